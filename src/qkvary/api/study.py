@@ -137,7 +137,7 @@ def study(
 
 
 def _plan(study: Study, store: Store, workers: int) -> Report:
-    cells = {cell.run_key: cell for cell in study.cells()}
+    cells = study.runs()
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
     seconds, missing = _estimate(left, workers)

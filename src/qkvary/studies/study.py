@@ -470,6 +470,10 @@ class Study:
             replace(cell, run=replace(cell.run, seed=seed)) for seed in self.seeds for cell in cells
         )
 
+    def runs(self) -> dict[str, Cell]:
+        """Return the distinct runs by run key; a run of several settings appears once."""
+        return {cell.run_key: cell for cell in self.cells()}
+
     def count_runs(self) -> int:
         """Return the number of runs, without building the network of each.
 

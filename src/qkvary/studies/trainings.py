@@ -176,7 +176,7 @@ def _join_studies(one: Study, other: Study) -> Study | None:
 
 
 def _keys(study: Study) -> set[str]:
-    return {cell.run_key for cell in study.cells()}
+    return set(study.runs())
 
 
 def _has_begun(store: Store, training: Training) -> bool:

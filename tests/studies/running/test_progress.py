@@ -13,35 +13,19 @@ from qkvary.studies.running.progress import (
 from tests.studies.toy_study import toy_study
 
 CELLS = toy_study(range(6)).cells()[:11]
-FIRST, SECOND, *_ = CELLS
 
 
-def test_the_time_left_is_that_of_the_runs_most_like_those_that_are_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shown = StudyProgress(cells={cell.run_key: cell for cell in CELLS[:3]})
-    monkeypatch.setattr(progress.time, "monotonic", lambda: shown.began + 4.0)
-    assert shown.summary() == "0 of 3 runs"
-    for cell, seconds, said in (
-        # One at a time so far.
-        (FIRST, 2.0, "15.0 runs/min, 4.0 s left"),
-        # Two at a time; one run of the first variant is left.
-        (SECOND, 6.0, "30.0 runs/min, 1.0 s left"),
-    ):
-        shown.records[cell.run_key] = make_record(cell, status="done", started="")
-        shown.add_seconds(cell.run_key, seconds)
-        assert shown.speed == said
-
-
-def test_the_line_of_a_study() -> None:
+def test_the_line_of_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     statuses: tuple[Status, ...] = ("done", "done", "failed", "failed", "diverged")
-    shown = StudyProgress(cells={cell.run_key: cell for cell in CELLS})
+    shown = StudyProgress(planned=len(CELLS))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: shown.began + 12.0)
     for cell, status in zip(CELLS, statuses, strict=False):
         shown.records[cell.run_key] = make_record(cell, status=status, started="")
     assert shown.summary() == "5 of 11 runs, 2 failed, 1 diverged"
-    shown.speed, shown.last = "24.0 runs/min, 61 s left", "a run: done"
+    # One of the five was done before.
+    shown.executed, shown.last = 4, "a run: done"
     assert shown.summary() == (
-        "5 of 11 runs, 2 failed, 1 diverged, 24.0 runs/min, 61 s left; last: a run: done"
+        "5 of 11 runs, 2 failed, 1 diverged, 20.0 runs/min, 18 s left; last: a run: done"
     )
 
 

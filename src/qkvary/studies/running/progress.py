@@ -2,12 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from qkvary.studies.records import Record
-from qkvary.studies.study import Cell
 from qkvary.text.names import count
 from qkvary.text.numbers import duration
 
@@ -21,14 +19,12 @@ SHARE = 0.05
 class StudyProgress:
     """The progress of a study."""
 
-    cells: Mapping[str, Cell]
+    planned: int
     records: dict[str, Record] = field(default_factory=dict[str, Record])
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """The seconds of each run that this runner executed."""
+    executed: int = 0
+    """Number of runs that this runner executed."""
     began: float = field(default_factory=time.monotonic)
     """When this runner began, on the monotonic clock."""
-    speed: str = ""
-    """Runs per minute, and the time left."""
     last: str = ""
     """The result of the last run that was done."""
 
@@ -36,32 +32,17 @@ class StudyProgress:
         """Return the number of runs that have ended, by status."""
         return Counter(record.status for record in self.records.values())
 
-    def add_seconds(self, key: str, seconds: float) -> None:
-        """Add the time of a run, and estimate the time left from runs similar to the open ones."""
-        self.seconds[key] = seconds
-        spent: dict[tuple[str, ...], list[float]] = {}
-        for one, its_seconds in self.seconds.items():
-            for group in _groups(self.cells[one]):
-                spent.setdefault(group, []).append(its_seconds)
-        elapsed = max(time.monotonic() - self.began, 1e-9)
-        parallel = max(1.0, sum(spent[()]) / elapsed)
-        left = (cell for one, cell in self.cells.items() if one not in self.records)
-        nearest = (next(g for g in _groups(cell) if g in spent) for cell in left)
-        seconds_left = sum(fmean(spent[group]) for group in nearest) / parallel
-        rate = f"{60.0 * len(self.seconds) / elapsed:.1f} runs/min"
-        self.speed = f"{rate}, {duration(seconds_left, 2)} left"
-
     def summary(self) -> str:
-        """Return the progress in one line."""
+        """Return the progress in one line; the runs left are taken to be as long as the others."""
         counts = self.count()
-        parts = [f"{len(self.records)} of {count(len(self.cells), 'run')}"]
+        parts = [f"{len(self.records)} of {count(self.planned, 'run')}"]
         parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
-        text = ", ".join(filter(None, [*parts, self.speed]))
+        if self.executed:
+            seconds_per_run = (time.monotonic() - self.began) / self.executed
+            left = duration(seconds_per_run * (self.planned - len(self.records)), 2)
+            parts += [f"{60.0 / seconds_per_run:.1f} runs/min", f"{left} left"]
+        text = ", ".join(parts)
         return f"{text}; last: {self.last}" if self.last else text
-
-
-def _groups(cell: Cell) -> tuple[tuple[str, ...], ...]:
-    return (cell.setting, cell.variant), (cell.setting,), ()
 
 
 class Publisher:

@@ -1,4 +1,4 @@
-"""Runs a study: submits open runs to an executor, and reads their outcome from the store.
+"""Runs a study.
 
 Every task claims its runs from the store, so that a second runner on the same store, on this
 machine or another, shares the work. Torch-free.
@@ -8,43 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qkvary.storage.environment import stop_in_order, usable_cores
-from qkvary.storage.manifest import CHECKPOINT_SECONDS
-from qkvary.studies.running.cells import CellOptions
-from qkvary.studies.running.executors.contract import Executor, WorkerTask
-from qkvary.studies.running.executors.local import LocalExecutor
-from qkvary.studies.running.scheduler import Scheduler
+from qkvary.storage.environment import stop_in_order
+from qkvary.studies.running.scheduler import RunnerOptions, Scheduler
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.training.trackers import TrackerName, require_tracker
-
-TRAINER = "qkvary.studies.running.training"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
-    """Options of the runner; they do not affect results."""
-
-    workers: int | None = None
-    """Worker processes; None for one per usable core."""
-    strict: bool = False
-    """Whether failed and diverged runs set the exit code to 1."""
-    retry_failed: bool = False
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    quiet: bool = False
-    """Whether to print no progress and no messages."""
-    trainer: str = TRAINER
-    """The module whose ``train_cell`` trains a run."""
-    tracker: TrackerName | None = None
-    """The tracker that gets a copy of the logs; None for none."""
-    executor: Executor | None = None
-    """Where the runs execute; None for worker processes of this machine."""
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
-        if self.tracker is not None:
-            require_tracker(self.tracker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,38 +53,23 @@ def run_study(
             print, or an empty string. It is called from time to time when there are new results.
     """
     chosen = options or RunnerOptions()
-    runner = Scheduler(
-        study,
-        WorkerTask(
-            store=store.path.absolute(),
-            cells=(),
-            options=CellOptions(
-                checkpoint_seconds=chosen.checkpoint_seconds,
-                tracker=chosen.tracker,
-                project=study.name,
-            ),
-            trainer=chosen.trainer,
-        ),
-        chosen.executor or LocalExecutor(chosen.workers or usable_cores()),
-        retry_failed=chosen.retry_failed,
-        publish=publish,
-        quiet=chosen.quiet,
-    )
-    with stop_in_order(runner.interrupt, runner.kill):
-        runner.run()
-    progress = runner.progress
+    scheduler = Scheduler(study, store, chosen, publish)
+    with stop_in_order(scheduler.interrupt, scheduler.kill):
+        scheduler.run()
+    progress = scheduler.progress
     counts = progress.count()
-    troubled = chosen.strict and (counts["failed"] or counts["diverged"])
-    code = 128 + runner.signal if runner.signal and runner.left else runner.exit_code
+    is_strict_failure = chosen.strict and (counts["failed"] or counts["diverged"])
+    is_stopped = scheduler.signal and scheduler.left
+    code = 128 + scheduler.signal if is_stopped else scheduler.exit_code
     return RunSummary(
-        planned=len(runner.cells),
+        planned=len(scheduler.cells),
         done=counts["done"],
         failed=counts["failed"],
         diverged=counts["diverged"],
-        missing=len(runner.left),
-        executed=len(progress.seconds),
+        missing=len(scheduler.left),
+        executed=progress.executed,
         seconds=time.monotonic() - progress.began,
-        exit_code=code or (1 if troubled else 0),
-        message=runner.message,
-        notes=tuple(runner.notes),
+        exit_code=code or (1 if is_strict_failure else 0),
+        message=scheduler.message,
+        notes=tuple(scheduler.notes),
     )

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from qkvary.storage.durable import make_directory
-from qkvary.storage.environment import STOPPING
+from qkvary.storage.environment import STOPPING, usable_cores
 from qkvary.storage.errors import (
     BusyError,
     NewerFormatError,
@@ -18,27 +18,61 @@ from qkvary.storage.errors import (
     UsageError,
 )
 from qkvary.storage.file_systems import find_file_system
+from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
+from qkvary.studies.running.cells import (
+    MAX_CRASHES,
+    CellEnd,
+    CellOptions,
+    describe_crashes,
+    record_failure,
+)
 from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
-from qkvary.studies.running.executors.local import WorkerDiedError
+from qkvary.studies.running.executors.local import LocalExecutor, WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.progress import Publisher, StudyProgress
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.progress_line import ProgressLine, say
+from qkvary.training.trackers import TrackerName, require_tracker
 
+TRAINER = "qkvary.studies.running.training"
 POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task, and between two checks of runs that other processes
 hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 UNSEEN_SECONDS = 120.0
-"""Maximum number of seconds to wait for the record of a run that a node reported as ended; file
+"""Maximum number of seconds to wait for the record of a run that a task reported as ended; file
 servers show new files late."""
 KILL_SECONDS = 2.0
 """Maximum number of seconds to wait for the end of killed tasks."""
-MADE, DONE_BEFORE = CellEnd(outcome="made"), CellEnd(outcome="done_before")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """Options of the runner; they do not affect results."""
+
+    workers: int | None = None
+    """Worker processes; None for one per usable core."""
+    strict: bool = False
+    """Whether failed and diverged runs set the exit code to 1."""
+    retry_failed: bool = False
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    quiet: bool = False
+    """Whether to print no progress and no messages."""
+    trainer: str = TRAINER
+    """The module whose ``train_cell`` trains a run."""
+    tracker: TrackerName | None = None
+    """The tracker that gets a copy of the logs; None for none."""
+    executor: Executor | None = None
+    """Where the runs execute; None for worker processes of this machine."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        if self.tracker is not None:
+            require_tracker(self.tracker)
 
 
 class Scheduler:
@@ -47,19 +81,25 @@ class Scheduler:
     def __init__(
         self,
         study: Study,
-        task: WorkerTask,
-        executor: Executor,
-        *,
-        retry_failed: bool = False,
+        store: Store,
+        options: RunnerOptions,
         publish: Callable[[], str] | None = None,
-        quiet: bool = False,
     ) -> None:
         """Count all runs as remaining."""
-        self.task, self.executor = task, executor
-        self.retry_failed, self.quiet = retry_failed, quiet
-        self.store = Store(task.store)
-        # Several cells may share one run.
-        self.cells = {cell.run_key: cell for cell in study.cells()}
+        self.store, self.options = store, options
+        self.executor = options.executor or LocalExecutor(options.workers or usable_cores())
+        self.task = WorkerTask(
+            store=store.path.absolute(),
+            cells=(),
+            options=CellOptions(
+                checkpoint_seconds=options.checkpoint_seconds,
+                tracker=options.tracker,
+                project=study.name,
+            ),
+            trainer=options.trainer,
+        )
+        """The task that each submitted task copies, with its own runs."""
+        self.cells = study.runs()
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
         self.again: dict[str, int] = {}
@@ -78,7 +118,7 @@ class Scheduler:
         self.signal = self.exit_code = 0
         self.message = ""
         self.publisher = Publisher(publish)
-        self.progress = StudyProgress(cells=self.cells)
+        self.progress = StudyProgress(planned=len(self.cells))
         self.line = ProgressLine()
 
     def run(self) -> None:
@@ -96,7 +136,7 @@ class Scheduler:
                 self.look_at_waiting()
                 if self.left and not self.is_ending:
                     self.note(self.publisher.publish(len(self.progress.records)))
-                    if not self.quiet:
+                    if not self.options.quiet:
                         self.line.show(self.progress.summary)
             if self.is_ending:
                 self.stop()
@@ -128,7 +168,7 @@ class Scheduler:
                 self.note(f"{cell.title}: {text}")
             if record is None:
                 continue
-            is_retried = self.retry_failed and record.status == "failed"
+            is_retried = self.options.retry_failed and record.status == "failed"
             if is_retried or self.lacks_network(cell, record):
                 self.again[key] = self.store.version(key) or 0
                 continue
@@ -143,6 +183,8 @@ class Scheduler:
             (step is None or step <= reached) and self.store.network(cell.run_key, step) is None
             for step in cell.kept_networks
         )
+
+    # ---- tasks
 
     def submit(self, keys: Iterable[str]) -> None:
         """Submit runs, grouped into tasks by their needs."""
@@ -191,65 +233,22 @@ class Scheduler:
             self.abort(error.exit_code, f"{error}{where}")
         self.look_at(keys, ends)
 
-    def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
-        """Read the outcome of runs from the store, and submit those that are open."""
-        now, left = time.monotonic(), list[str]()
-        for key in [key for key in keys if key in self.left]:
-            if key in ends and ends[key].outcome in ("made", "done_before"):
-                self.reported.setdefault(key, (ends[key], now))
-            one, since = self.reported.get(key, (DONE_BEFORE, None))
-            if not self.executor.is_remote:
-                # Only the records of other machines may become visible later.
-                since = None
-            if self.has_ended(key):
-                self.end(key, one)
-            elif self.is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
-                self.waiting.add(key)
-            elif since is None:
-                left.append(key)
-            else:
-                self.abort(
-                    UsageError.exit_code,
-                    f"{self.cells[key].title} has ended, but its record is not in "
-                    f"{self.store.path}: use --out to name a folder that all nodes see under the "
-                    "same path",
-                )
-        if left and not self.is_ending:
-            self.submit(left)
-
-    def has_ended(self, key: str) -> bool:
-        """Return whether a run is done: it has a record, and was not requested again."""
-        version = self.store.version(key)
-        return version is not None and version != self.again.get(key)
-
-    def look_at_waiting(self) -> None:
-        """Check whether runs of other processes have ended or become open."""
-        free = {key for key in self.waiting if not self.is_running(key)}
-        self.waiting -= free
-        self.look_at(sorted(free), {})
-        if self.waiting and not self.futures:
-            key = min(self.waiting)
-            holder = self.store.owner(key) or "the record"
-            text = f"waiting for {holder}: {self.cells[key].title}"
-            self.note(text, once=True)
-
     def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
         """Submit the runs of a lost task again; give up on runs that are lost too often."""
         for key in keys:
             if key in self.left and self.has_ended(key):
-                self.end(key, MADE)
+                self.end(key, CellEnd(outcome="made"))
         left = [key for key in keys if key in self.left]
         if self.is_ending or not left:
             return
         reason = _describe(error)
         for key in left:
             self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
-        if any(key in self.left and self.lost[key] > MAX_CRASHES for key in left):
+        left = [key for key in left if key in self.left]
+        if any(self.lost[key] > MAX_CRASHES for key in left):
             text = f"the tasks of this study were lost {MAX_CRASHES + 1} times, the last: {reason}"
             self.abort(ResourceError.exit_code, text)
-            return
-        left = [key for key in left if key in self.left]
-        if left:
+        elif left:
             self.note(f"{self.cells[left[0]].title}: {reason}; it is submitted again")
             self.submit(left)
 
@@ -271,7 +270,7 @@ class Scheduler:
         cell, message = self.cells[key], describe_crashes(claim, tail)
         self.note(f"{cell.title}: {message.splitlines()[0]}; it counts as failed")
         record_failure(claim, cell, message)
-        self.end(key, DONE_BEFORE)
+        self.end(key, CellEnd(outcome="done_before"))
         return True
 
     def try_claim(self, key: str) -> Claim | None:
@@ -282,6 +281,88 @@ class Scheduler:
             # The other process may only be looking at the run.
             time.sleep(CLAIM_SECONDS)
         return None
+
+    # ---- runs
+
+    def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
+        """Read the outcome of runs from the store, and submit those that are open."""
+        now, left = time.monotonic(), list[str]()
+        for key in [key for key in keys if key in self.left]:
+            if key in ends and ends[key].outcome in ("made", "done_before"):
+                self.reported.setdefault(key, (ends[key], now))
+            one, since = self.reported.get(key, (CellEnd(outcome="done_before"), None))
+            if self.has_ended(key):
+                self.end(key, one)
+            elif self.is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
+                self.waiting.add(key)
+            elif since is None:
+                left.append(key)
+            else:
+                self.abort(
+                    UsageError.exit_code,
+                    f"{self.cells[key].title} has ended, but its record is not in "
+                    f"{self.store.path}: use --out to name a folder that all nodes see under the "
+                    "same path",
+                )
+        if left and not self.is_ending:
+            self.submit(left)
+
+    def look_at_waiting(self) -> None:
+        """Check whether runs of other processes have ended or become open."""
+        free = {key for key in self.waiting if not self.is_running(key)}
+        self.waiting -= free
+        self.look_at(sorted(free), {})
+        if self.waiting and not self.futures:
+            key = min(self.waiting)
+            holder = self.store.owner(key) or "the record"
+            self.note(f"waiting for {holder}: {self.cells[key].title}", once=True)
+
+    def has_ended(self, key: str) -> bool:
+        """Return whether a run is done: it has a record, and was not requested again."""
+        version = self.store.version(key)
+        return version is not None and version != self.again.get(key)
+
+    def is_running(self, key: str) -> bool:
+        """Return whether a process holds the lock of a run."""
+        return self.store.state(key) == "running"
+
+    def find_running(self) -> set[str]:
+        """Return the keys of the submitted runs whose locks are held."""
+        return {key for some in self.futures.values() for key in some if self.is_running(key)}
+
+    def end(self, key: str, one: CellEnd) -> None:
+        """Mark a run as ended, and show the result that its record states."""
+        self.waiting.discard(key)
+        record = self.store.record(key)
+        if self.left.pop(key, None) is None or record is None:
+            return
+        self.progress.records[key] = record
+        if one.outcome != "made":
+            return
+        self.progress.executed += 1
+        cell = self.cells[key]
+        result = record.message.splitlines()[0] if record.message else ""
+        if not result and record.headline is not None:
+            result = f"{cell.run.task.metric} {record.headline:.4g}"
+        said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
+        if record.status == "done":
+            self.progress.last = said
+        else:
+            self.note(said)
+
+    # ---- an early end
+
+    def abort(self, code: int, message: str) -> None:
+        """End the study early, with an exit code and a message.
+
+        If this is called again, the code and the message of the first call are kept.
+        """
+        if not self.exit_code:
+            self.exit_code, self.message = code, message
+
+    def interrupt(self, number: int) -> None:
+        """End the study early after a signal."""
+        self.signal = number
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
@@ -300,10 +381,6 @@ class Scheduler:
         if self.futures:
             self.executor.kill()
         self.forget_deaths(begun)
-
-    def interrupt(self, number: int) -> None:
-        """End the study early after a signal."""
-        self.signal = number
 
     def kill(self, _number: int) -> None:
         """Kill the tasks; this does not count as a crash of their runs."""
@@ -325,41 +402,7 @@ class Scheduler:
                     claim.release()
             time.sleep(CLAIM_SECONDS)
 
-    def find_running(self) -> set[str]:
-        """Return the keys of the submitted runs whose locks are held."""
-        return {key for some in self.futures.values() for key in some if self.is_running(key)}
-
-    def is_running(self, key: str) -> bool:
-        """Return whether a process holds the lock of a run."""
-        return self.store.state(key) == "running"
-
-    def abort(self, code: int, message: str) -> None:
-        """End the study early, with an exit code and a message.
-
-        If this is called again, the code and the message of the first call are kept.
-        """
-        if not self.exit_code:
-            self.exit_code, self.message = code, message
-
-    def end(self, key: str, one: CellEnd) -> None:
-        """Mark a run as ended, and show the result that its record states."""
-        self.waiting.discard(key)
-        record = self.store.record(key)
-        if self.left.pop(key, None) is None or record is None:
-            return
-        self.progress.records[key] = record
-        if one.outcome != "made":
-            return
-        self.progress.add_seconds(key, one.seconds)
-        cell = self.cells[key]
-        result = record.message.splitlines()[0] if record.message else ""
-        if not result and record.headline is not None:
-            result = f"{cell.run.task.metric} {record.headline:.4g}"
-        said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
-        if record.status == "done":
-            self.progress.last = said
-        else:
-            self.note(said)
+    # ---- messages
 
     def note(self, text: str, *, once: bool = False) -> None:
         """Show and keep a message unless it is empty; with ``once``, only the first time."""
@@ -369,7 +412,7 @@ class Scheduler:
 
     def say(self, text: str) -> None:
         """Show a message."""
-        if not self.quiet:
+        if not self.options.quiet:
             say(text)
 
 

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
-from qkvary.studies.running.executors.polling import needed_resources
+from qkvary.studies.running.executors.contract import (
+    Executor,
+    Resources,
+    TaskEnd,
+    WorkerTask,
+    needed_resources,
+)
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study

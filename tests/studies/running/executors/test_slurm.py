@@ -128,7 +128,7 @@ def make_tasks(executor: SlurmExecutor, store: Path) -> list[WorkerTask]:
 def test_sbatch_gets_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, f'cp "$1" {tmp_path}/script; echo Submitted batch job 12')
     options = ClusterOptions(
-        partition="short", minutes=30, parallel_jobs=3, slurm={"account": "mine"}
+        partition="short", minutes=30, parallel_jobs=3, slurm=("account=mine",)
     )
     executor = SlurmExecutor(options, tmp_path / "runs")
     executor.submit_all(execute_task, make_tasks(executor, tmp_path / "runs"))

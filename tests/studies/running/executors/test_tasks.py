@@ -5,7 +5,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,7 @@ from qkvary.storage import file_systems
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running import scheduler
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors.contract import TaskEnd, WorkerTask
-from qkvary.studies.running.executors.polling import (
-    PollingExecutor,
-    needed_resources,
-)
+from qkvary.studies.running.executors.contract import TaskEnd, WorkerTask, needed_resources
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
 from tests.studies import toy_worker
@@ -219,42 +214,25 @@ def test_tasks_that_are_killed_on_purpose_have_not_crashed(root: Path) -> None:
         claim.release()
 
 
-class Polled(PollingExecutor):
-    """Its scheduler forgets one task, and is lost with the next."""
+class Disturbed(Inline):
+    """The first tasks end with something other than a report."""
 
-    poll_seconds = 0.01
-
-    def __init__(self, *ended: object) -> None:
+    def __init__(self, *ends: Any) -> None:
         super().__init__()
-        self.ended = list(ended)
+        self.ends = list(ends)
 
-    def submit(self, fn: Any, task: WorkerTask, /) -> Future[TaskEnd]:  # type: ignore[override]
-        del fn
-        return self.watch(task.cells[0].run_key)
-
-    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
-        if not self.ended:
-            raise OSError("the cluster is gone")
-        return handles[:1]
-
-    def load(self, _handle: Any) -> TaskEnd:
-        end = self.ended.pop(0)
+    def execute(self, fn: Any, task: WorkerTask) -> TaskEnd:
+        end = self.ends.pop(0) if self.ends else super().execute(fn, task)
         if isinstance(end, Exception):
             raise end
-        return end  # type: ignore[return-value]
-
-    def stop(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
+        return end
 
 
 def test_a_lost_scheduler_is_no_lost_task(root: Path) -> None:
     """An unreadable result is a lost task; a scheduler that is gone ends the study."""
-    executor = Polled(EOFError("cut"), "no end of a task")
-    summary = run_there(toy_study([0]), root, executor)
-    assert (summary.exit_code, summary.missing) == (4, 2)
+    gone = ConnectionError("the cluster is gone")
+    summary = run_there(toy_study([0]), root, Disturbed(EOFError("cut"), "no end of a task", gone))
+    assert summary.exit_code == 4
     assert summary.message == "the scheduler cannot be reached: the cluster is gone"
     notes = " ".join(summary.notes)
     assert "EOFError: cut" in notes
@@ -272,10 +250,3 @@ def test_a_run_on_a_device_has_main_memory_too() -> None:
     on_cpu = replace(large, run=replace(large.run, device="cpu"))
     assert needed_resources(large, 1.0).memory_bytes >= needed_resources(on_cpu, 1.0).memory_bytes
     assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
-
-
-def test_an_executor_takes_no_task_after_its_shutdown() -> None:
-    executor = Polled()
-    executor.shutdown()
-    with pytest.raises(RuntimeError, match="that was shut down"):
-        executor.watch("a run")

@@ -17,6 +17,16 @@ from qkvary.arch.canonical import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
 from qkvary.studies.study import Cell
+from qkvary.training.memory import training_bytes
+
+PROCESS_BYTES = 2**30
+"""Memory of a process for torch and the data of its task, in addition to weights and
+activations."""
+DEVICE_BYTES = 2**32
+"""Minimum main memory of a run on a device, for libraries and copies of its state for
+checkpoints."""
+MEMORY_UNIT = 2**28
+"""Memory is rounded up to a multiple of this, so that similar variants can share a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +45,7 @@ class ClusterOptions:
     """slurm: runs that a job executes in sequence."""
     parallel_jobs: int = 256
     """slurm: maximum number of jobs that run at once."""
-    slurm: Mapping[str, str] | Sequence[str] = ()
+    slurm: Sequence[str] = ()
     """slurm: a further option for sbatch, such as account=name (can be repeated)."""
 
     @property
@@ -45,8 +55,6 @@ class ClusterOptions:
         Raises:
             UsageError: if an option is not of the form NAME=VALUE.
         """
-        if isinstance(self.slurm, Mapping):
-            return dict(self.slurm)
         found = [option.partition("=") for option in self.slurm]
         if not all(name and value for name, _, value in found):
             raise UsageError(
@@ -76,6 +84,18 @@ class Resources:
     gpus: float = 0.0
     """GPUs, possibly a share of one."""
     memory_bytes: int = 0
+
+
+def needed_resources(cell: Cell, gpu_share: float) -> Resources:
+    """Return the cores, GPUs and memory that a run needs."""
+    run = cell.run
+    on_cpu = run.device == "cpu"
+    memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)
+    return Resources(
+        cores=run.threads,
+        gpus=0.0 if on_cpu else gpu_share,
+        memory_bytes=-(-memory // MEMORY_UNIT) * MEMORY_UNIT,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +134,7 @@ def _restore(_imported: None, values: Mapping[str, Any]) -> WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnd:
-    """What a task reports when it ends: the end of each run, warnings, and any error."""
+    """What a task reports when it ends."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
