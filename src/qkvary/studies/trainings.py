@@ -21,8 +21,7 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, encode
-from qkvary.storage.manifest import CHECKPOINTS_NAME, stored_steps
-from qkvary.studies.running.store import CONFIG_NAME, State, Store, config_bytes, read_identity
+from qkvary.studies.running.store import CONFIG_NAME, Store, config_bytes, read_identity
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
 from qkvary.training.config import ExecutionSettings
@@ -251,21 +250,16 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
     """
     wanted: dict[str, Cell] = {}
     for key, cell in cells.items():
-        state, step = _progress(store, key)
+        state, step = store.state(key), store.newest_step(key)
         if step or state != "open":
             yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
         else:
             wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
     for key in store.keys() if wanted else ():
-        state, step = _progress(store, key)
+        state, step = store.state(key), store.newest_step(key)
         if with_done if state == "done" else step:
             config = store.directory(key) / CONFIG_NAME
             identity, stored = read_identity(config.read_bytes() if config.exists() else b"")
             cell = wanted.get(identity)
             if cell is not None and stored is not None:
                 yield BegunRun(cell=cell, stored=stored, step=step, is_done=state == "done")
-
-
-def _progress(store: Store, key: str) -> tuple[State, int]:
-    """Return the state of a run and the step of its newest checkpoint, 0 if it has none."""
-    return store.state(key), max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=0)

@@ -56,8 +56,7 @@ def run_study(
     scheduler = Scheduler(study, store, chosen, publish)
     with stop_in_order(scheduler.interrupt, scheduler.kill):
         scheduler.run()
-    progress = scheduler.progress
-    counts = progress.count()
+    counts = scheduler.count()
     is_strict_failure = chosen.strict and (counts["failed"] or counts["diverged"])
     is_stopped = scheduler.signal and scheduler.left
     code = 128 + scheduler.signal if is_stopped else scheduler.exit_code
@@ -67,8 +66,8 @@ def run_study(
         failed=counts["failed"],
         diverged=counts["diverged"],
         missing=len(scheduler.left),
-        executed=progress.executed,
-        seconds=time.monotonic() - progress.began,
+        executed=scheduler.executed,
+        seconds=time.monotonic() - scheduler.began,
         exit_code=code or (1 if is_strict_failure else 0),
         message=scheduler.message,
         notes=tuple(scheduler.notes),

@@ -11,8 +11,6 @@ from queue import Empty, SimpleQueue
 from qkvary.storage.durable import make_directory
 from qkvary.storage.environment import STOPPING, usable_cores
 from qkvary.storage.errors import (
-    BusyError,
-    NewerFormatError,
     QkvaryError,
     ResourceError,
     UsageError,
@@ -20,19 +18,14 @@ from qkvary.storage.errors import (
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import (
-    MAX_CRASHES,
-    CellEnd,
-    CellOptions,
-    describe_crashes,
-    record_failure,
-)
-from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
+from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, CellOptions
+from qkvary.studies.running.executors.contract import Executor, TaskEnd, WorkerTask
 from qkvary.studies.running.executors.local import LocalExecutor, WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.progress import Publisher, StudyProgress
-from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
+from qkvary.text.names import count
+from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ProgressLine, say
 from qkvary.training.trackers import TrackerName, require_tracker
 
@@ -40,13 +33,14 @@ TRAINER = "qkvary.studies.running.training"
 POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task, and between two checks of runs that other processes
 hold."""
-CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
-"""Attempts to claim a run after a crash, and seconds between them."""
 UNSEEN_SECONDS = 120.0
 """Maximum number of seconds to wait for the record of a run that a task reported as ended; file
 servers show new files late."""
-KILL_SECONDS = 2.0
-"""Maximum number of seconds to wait for the end of killed tasks."""
+
+INTERVAL_SECONDS = 20.0
+"""Minimum number of seconds between two pages of partial results."""
+SHARE = 0.05
+"""Maximum share of the time that may be spent on these pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,36 +106,43 @@ class Scheduler:
         """The ends of runs that tasks have reported, and when."""
         self.waiting: set[str] = set()
         """Runs that other processes hold, or whose record is not visible yet."""
-        self.lost: Counter[str] = Counter()
-        """For each run, the consecutive tasks that were lost before they started it."""
+        self.crashes: dict[str, str] = {}
+        """Why the last task with a run was lost."""
+        self.lost: Counter[tuple[str, int]] = Counter()
+        """Number of tasks that were lost while a run had reached a step."""
         self.notes: list[str] = []
         self.signal = self.exit_code = 0
         self.message = ""
-        self.publisher = Publisher(publish)
-        self.progress = StudyProgress(planned=len(self.cells))
-        self.line = ProgressLine()
+        self.records: dict[str, Record] = {}
+        """The records of the runs that have ended."""
+        self.executed = 0
+        """Number of runs that the workers of this runner executed."""
+        self.last = ""
+        """The result of the last run that was done."""
+        self.began = time.monotonic()
+        self._publish, self._published = publish, 0
+        self._next_page = self.began + INTERVAL_SECONDS
+        self._line = ProgressLine()
 
     def run(self) -> None:
         """Execute all remaining runs, until a signal or an error ends the study."""
         executor = self.executor
         try:
-            self.find_open_runs()
-            prepare_sets(self.left.values(), self.note)
+            self._find_open_runs()
+            prepare_sets(self.left.values(), self._note)
             make_directory(self.store.path)
             if executor.is_remote and (file_system := find_file_system(self.store.path)):
-                self.note(file_system.lock_problem or "")
-            self.submit(self.left)
+                self._note(file_system.lock_problem or "")
+            self._submit(self.left)
             while self.left and not self.is_ending:
-                self.settle(POLL_SECONDS)
-                self.look_at_waiting()
+                self._settle(POLL_SECONDS)
+                self._look_at_waiting()
                 if self.left and not self.is_ending:
-                    self.note(self.publisher.publish(len(self.progress.records)))
+                    self.publish()
                     if not self.options.quiet:
-                        self.line.show(self.progress.summary)
+                        self._line.show(self.describe_progress)
             if self.is_ending:
-                self.stop()
-        except NewerFormatError as error:
-            self.abort(error.exit_code, str(error))
+                self._stop()
         except BaseException:
             # The error that ended the study may also prevent cancelling its tasks.
             with suppress(Exception):
@@ -149,14 +150,14 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self.line.clear()
+            self._line.clear()
 
     @property
     def is_ending(self) -> bool:
         """Whether a signal or an error ends the study early."""
         return bool(self.signal or self.exit_code)
 
-    def find_open_runs(self) -> None:
+    def _find_open_runs(self) -> None:
         """Find the remaining runs; report and reopen damaged ones.
 
         A finished run that is requested again keeps its record until a worker begins it.
@@ -165,17 +166,17 @@ class Scheduler:
         for key, cell in self.cells.items():
             record, problems = self.store.check(key, cell.run.identity())
             for text in problems:
-                self.note(f"{cell.title}: {text}")
+                self._note(f"{cell.title}: {text}")
             if record is None:
                 continue
             is_retried = self.options.retry_failed and record.status == "failed"
-            if is_retried or self.lacks_network(cell, record):
+            if is_retried or self._lacks_network(cell, record):
                 self.again[key] = self.store.version(key) or 0
                 continue
             del self.left[key]
-            self.progress.records[key] = record
+            self.records[key] = record
 
-    def lacks_network(self, cell: Cell, record: Record) -> bool:
+    def _lacks_network(self, cell: Cell, record: Record) -> bool:
         """Return whether a finished run lacks a network that this study keeps."""
         taken = record.metrics.get("steps")
         reached = cell.run.training.steps if taken is None else taken
@@ -186,177 +187,139 @@ class Scheduler:
 
     # ---- tasks
 
-    def submit(self, keys: Iterable[str]) -> None:
-        """Submit runs, grouped into tasks by their needs."""
-        size = self.executor.runs_per_task
-        groups: dict[Resources, list[str]] = {}
-        for key in keys:
-            groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
+    def _submit(self, keys: Iterable[str]) -> None:
+        """Submit runs, several in each task if the executor asks for it."""
+        left, size = list(keys), self.executor.runs_per_task
         tasks: list[WorkerTask] = []
-        for needs, group in groups.items():
-            self.note(self.executor.find_obstacle(needs) or "", once=True)
-            for first in range(0, len(group), size):
-                some = group[first : first + size]
-                cells = tuple(self.cells[key] for key in some)
-                again = {key: self.again[key] for key in some if key in self.again}
-                tasks.append(replace(self.task, cells=cells, again=again, resources=needs))
+        for first in range(0, len(left), size):
+            some = left[first : first + size]
+            cells = tuple(self.cells[key] for key in some)
+            again = {key: self.again[key] for key in some if key in self.again}
+            crashes = {key: self.crashes[key] for key in some if key in self.crashes}
+            tasks.append(replace(self.task, cells=cells, again=again, crashes=crashes))
         futures = self.executor.submit_all(execute_task, tasks)
         for future, task in zip(futures, tasks, strict=True):
             self.futures[future] = tuple(cell.run_key for cell in task.cells)
         for future in futures:
             future.add_done_callback(self.ended.put)
 
-    def settle(self, seconds: float) -> None:
+    def _settle(self, seconds: float) -> None:
         """Wait up to ``seconds`` for a task to end, and check the runs of tasks that have ended."""
         with suppress(Empty):
-            self.handle_end(self.ended.get(timeout=seconds))
+            self._handle_end(self.ended.get(timeout=seconds))
             while True:
-                self.handle_end(self.ended.get_nowait())
+                self._handle_end(self.ended.get_nowait())
 
-    def handle_end(self, future: Future[TaskEnd]) -> None:
-        """Check the runs of a task that has ended."""
+    def _handle_end(self, future: Future[TaskEnd]) -> None:
         keys = self.futures.pop(future)
         try:
             end = future.result()
             ends, warnings, error = end.ends, end.warnings, end.error
         except ConnectionError as error:
-            self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            self._abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
             return
         # Executors raise whatever exceptions their libraries raise.
         except Exception as error:  # noqa: BLE001
-            self.handle_loss(keys, error)
+            self._handle_loss(keys, error)
             return
         for text in warnings:
-            self.note(text)
+            self._note(text)
         if error is not None:
             where = f" (on {end.node})" if self.executor.is_remote else ""
-            self.abort(error.exit_code, f"{error}{where}")
-        self.look_at(keys, ends)
+            self._abort(error.exit_code, f"{error}{where}")
+        self._look_at(keys, ends)
 
-    def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
-        """Submit the runs of a lost task again; give up on runs that are lost too often."""
+    def _handle_loss(self, keys: Iterable[str], error: Exception) -> None:
+        """Submit the runs of a lost task again, unless tasks are lost too often.
+
+        A run that crashes its processes is recorded as failed by the task that then begins it.
+        """
         for key in keys:
-            if key in self.left and self.has_ended(key):
-                self.end(key, CellEnd(outcome="made"))
+            if key in self.left and self._has_ended(key):
+                self._end(key, CellEnd(outcome="made"))
         left = [key for key in keys if key in self.left]
         if self.is_ending or not left:
             return
-        reason = _describe(error)
-        for key in left:
-            self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
-        left = [key for key in left if key in self.left]
-        if any(self.lost[key] > MAX_CRASHES for key in left):
-            text = f"the tasks of this study were lost {MAX_CRASHES + 1} times, the last: {reason}"
-            self.abort(ResourceError.exit_code, text)
-        elif left:
-            self.note(f"{self.cells[left[0]].title}: {reason}; it is submitted again")
-            self.submit(left)
-
-    def was_started(self, key: str, error: Exception) -> bool:
-        """Return whether the lock shows that a process started the run after it was submitted.
-
-        A run that has crashed too many processes is recorded as failed.
-        """
-        if self.again.get(key, -1) == self.store.version(key):
-            return False
-        claim = self.try_claim(key)
-        if claim is None:
-            return True
-        if claim.deaths <= MAX_CRASHES:
-            claim.release(keep_deaths=True)
-            return claim.deaths > 0
-        last = f"the last: {_describe(error)}"
-        tail = "\n".join(filter(None, (last, getattr(error, "tail", ""))))
-        cell, message = self.cells[key], describe_crashes(claim, tail)
-        self.note(f"{cell.title}: {message.splitlines()[0]}; it counts as failed")
-        record_failure(claim, cell, message)
-        self.end(key, CellEnd(outcome="done_before"))
-        return True
-
-    def try_claim(self, key: str) -> Claim | None:
-        """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        for _ in range(CLAIM_ATTEMPTS):
-            with suppress(BusyError):
-                return self.store.claim(key, self.cells[key].run.identity())
-            # The other process may only be looking at the run.
-            time.sleep(CLAIM_SECONDS)
-        return None
+        # A task executes its runs in order.
+        first, reason = left[0], _describe(error)
+        self.crashes |= dict.fromkeys(left, f"{reason}\n{getattr(error, 'tail', '')}".strip())
+        step = self.store.newest_step(first)
+        self.lost[first, step] += 1
+        if self.lost[first, step] > MAX_CRASHES + 1:
+            times = self.lost[first, step]
+            text = f"the tasks of this study were lost {times} times, the last: {reason}"
+            self._abort(ResourceError.exit_code, text)
+            return
+        self._note(f"{self.cells[first].title}: {reason}; it is submitted again")
+        self._submit(left)
 
     # ---- runs
 
-    def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
+    def _look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
         """Read the outcome of runs from the store, and submit those that are open."""
         now, left = time.monotonic(), list[str]()
         for key in [key for key in keys if key in self.left]:
             if key in ends and ends[key].outcome in ("made", "done_before"):
                 self.reported.setdefault(key, (ends[key], now))
             one, since = self.reported.get(key, (CellEnd(outcome="done_before"), None))
-            if self.has_ended(key):
-                self.end(key, one)
-            elif self.is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
+            if self._has_ended(key):
+                self._end(key, one)
+            elif self._is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
                 self.waiting.add(key)
             elif since is None:
                 left.append(key)
             else:
-                self.abort(
+                self._abort(
                     UsageError.exit_code,
                     f"{self.cells[key].title} has ended, but its record is not in "
                     f"{self.store.path}: use --out to name a folder that all nodes see under the "
                     "same path",
                 )
         if left and not self.is_ending:
-            self.submit(left)
+            self._submit(left)
 
-    def look_at_waiting(self) -> None:
+    def _look_at_waiting(self) -> None:
         """Check whether runs of other processes have ended or become open."""
-        free = {key for key in self.waiting if not self.is_running(key)}
+        free = {key for key in self.waiting if not self._is_running(key)}
         self.waiting -= free
-        self.look_at(sorted(free), {})
+        self._look_at(sorted(free), {})
         if self.waiting and not self.futures:
             key = min(self.waiting)
             holder = self.store.owner(key) or "the record"
-            self.note(f"waiting for {holder}: {self.cells[key].title}", once=True)
+            self._note(f"waiting for {holder}: {self.cells[key].title}", once=True)
 
-    def has_ended(self, key: str) -> bool:
+    def _has_ended(self, key: str) -> bool:
         """Return whether a run is done: it has a record, and was not requested again."""
         version = self.store.version(key)
         return version is not None and version != self.again.get(key)
 
-    def is_running(self, key: str) -> bool:
-        """Return whether a process holds the lock of a run."""
+    def _is_running(self, key: str) -> bool:
         return self.store.state(key) == "running"
 
-    def find_running(self) -> set[str]:
-        """Return the keys of the submitted runs whose locks are held."""
-        return {key for some in self.futures.values() for key in some if self.is_running(key)}
-
-    def end(self, key: str, one: CellEnd) -> None:
+    def _end(self, key: str, one: CellEnd) -> None:
         """Mark a run as ended, and show the result that its record states."""
         self.waiting.discard(key)
         record = self.store.record(key)
         if self.left.pop(key, None) is None or record is None:
             return
-        self.progress.records[key] = record
+        self.records[key] = record
         if one.outcome != "made":
             return
-        self.progress.executed += 1
+        self.executed += 1
         cell = self.cells[key]
         result = record.message.splitlines()[0] if record.message else ""
         if not result and record.headline is not None:
             result = f"{cell.run.task.metric} {record.headline:.4g}"
         said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
         if record.status == "done":
-            self.progress.last = said
+            self.last = said
         else:
-            self.note(said)
+            self._note(said)
 
     # ---- an early end
 
-    def abort(self, code: int, message: str) -> None:
-        """End the study early, with an exit code and a message.
-
-        If this is called again, the code and the message of the first call are kept.
-        """
+    def _abort(self, code: int, message: str) -> None:
+        """End the study early; the code and the message of the first call are kept."""
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
@@ -364,54 +327,67 @@ class Scheduler:
         """End the study early after a signal."""
         self.signal = number
 
-    def stop(self) -> None:
-        """Stop the tasks, and wait for the checkpoints of the running ones."""
-        self.say(STOPPING)
-        begun = self.find_running()
-        self.executor.stop()
-        deadline = time.monotonic() + self.executor.stop_seconds
-        while self.futures:
-            self.settle(POLL_SECONDS)
-            running = self.find_running()
-            begun |= running
-            # Schedulers report the end of cancelled tasks late, or never.
-            is_over = self.executor.is_remote and not running
-            if is_over or time.monotonic() > deadline:
-                break
-        if self.futures:
-            self.executor.kill()
-        self.forget_deaths(begun)
-
     def kill(self, _number: int) -> None:
-        """Kill the tasks; this does not count as a crash of their runs."""
-        begun = self.find_running()
+        """Kill the tasks."""
         # The process ends now, so errors of the scheduler no longer matter.
         with suppress(Exception):
             self.executor.kill()
-        self.forget_deaths(begun)
-        self.line.clear()
+        self._line.clear()
 
-    def forget_deaths(self, begun: set[str]) -> None:
-        """Wait until the killed processes have ended; do not count the kills as crashes of runs."""
-        left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
-        while left and time.monotonic() < deadline:
-            for key in {key for key in left if not self.is_running(key)}:
-                left.discard(key)
-                claim = self.try_claim(key)
-                if claim is not None:
-                    claim.release()
-            time.sleep(CLAIM_SECONDS)
+    def _stop(self) -> None:
+        """Stop the tasks, and wait for the checkpoints of the running ones."""
+        self._say(STOPPING)
+        self.executor.stop()
+        deadline = time.monotonic() + self.executor.stop_seconds
+        while self.futures and time.monotonic() < deadline:
+            self._settle(POLL_SECONDS)
+            # Schedulers report the end of cancelled tasks late, or never.
+            if self.executor.is_remote and not any(
+                self._is_running(key) for keys in self.futures.values() for key in keys
+            ):
+                break
+        if self.futures:
+            self.executor.kill()
 
     # ---- messages
 
-    def note(self, text: str, *, once: bool = False) -> None:
+    def describe_progress(self) -> str:
+        """Return the progress in one line; the runs left are taken to be as long as the others."""
+        counts = self.count()
+        parts = [f"{len(self.records)} of {count(len(self.cells), 'run')}"]
+        parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
+        if self.executed:
+            seconds_per_run = (time.monotonic() - self.began) / self.executed
+            parts.append(f"{60.0 / seconds_per_run:.1f} runs/min")
+            parts.append(f"{duration(seconds_per_run * len(self.left), 2)} left")
+        text = ", ".join(parts)
+        return f"{text}; last: {self.last}" if self.last else text
+
+    def count(self) -> Counter[str]:
+        """Return the number of runs that have ended, by status."""
+        return Counter(record.status for record in self.records.values())
+
+    def publish(self) -> None:
+        """Publish the results so far if there are new ones and enough time has passed."""
+        began = time.monotonic()
+        if self._publish is None or len(self.records) == self._published or began < self._next_page:
+            return
+        self._published = len(self.records)
+        try:
+            self._note(self._publish())
+        # No page of partial results is worth a study.
+        except Exception as error:  # noqa: BLE001
+            self._publish = None
+            self._note(f"the page will be written only at the end: {error}")
+        self._next_page = began + max(INTERVAL_SECONDS, (time.monotonic() - began) / SHARE)
+
+    def _note(self, text: str, *, once: bool = False) -> None:
         """Show and keep a message unless it is empty; with ``once``, only the first time."""
         if text and not (once and text in self.notes):
             self.notes.append(text)
-            self.say(text)
+            self._say(text)
 
-    def say(self, text: str) -> None:
-        """Show a message."""
+    def _say(self, text: str) -> None:
         if not self.options.quiet:
             say(text)
 

@@ -14,30 +14,33 @@ ExecutorName = Literal["local", "ray", "slurm"]
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {
-    "ray": ("address", "gpu_share"),
-    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
+    "address": "ray",
+    "gpu_share": "ray",
+    "partition": "slurm",
+    "minutes": "slurm",
+    "runs_per_job": "slurm",
+    "parallel_jobs": "slurm",
+    "slurm": "slurm",
 }
-"""The options of each executor."""
+"""The executor of each option."""
 
 
-def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
-    """Refuse an unknown executor, options that do not fit the executor, and a missing library."""
+def load_executor(
+    name: str, options: ClusterOptions, folder: Path, workers: int | None
+) -> Executor | None:
+    """Return an executor by its name; None for the workers of this machine.
+
+    Refuses options of another executor.
+    """
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
-    for executor, its_options in _OPTIONS.items():
-        for option in its_options:
-            if executor != name and getattr(options, option) != getattr(CLUSTER, option):
-                raise UsageError(f"expected executor {executor} with {option}, got {name}")
+    for option, executor in _OPTIONS.items():
+        if executor != name and getattr(options, option) != getattr(CLUSTER, option):
+            raise UsageError(f"expected executor {executor} with {option}, got {name}")
     if name == "local":
-        return
+        return None
     if workers is not None:
         raise UsageError(f"expected no workers with executor {name}, got {workers}")
     require(_LIBRARIES[name])
-
-
-def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
-    """Return an executor by its name; None for the workers of this machine."""
-    if name == "local":
-        return None
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")
     return module.open_executor(options, folder)

@@ -77,28 +77,6 @@ CLUSTER = ClusterOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """The cores, GPUs and memory that a run needs."""
-
-    cores: int = 1
-    gpus: float = 0.0
-    """GPUs, possibly a share of one."""
-    memory_bytes: int = 0
-
-
-def needed_resources(cell: Cell, gpu_share: float) -> Resources:
-    """Return the cores, GPUs and memory that a run needs."""
-    run = cell.run
-    on_cpu = run.device == "cpu"
-    memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)
-    return Resources(
-        cores=run.threads,
-        gpus=0.0 if on_cpu else gpu_share,
-        memory_bytes=-(-memory // MEMORY_UNIT) * MEMORY_UNIT,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTask:
     """Runs that one process executes one after the other."""
 
@@ -109,7 +87,8 @@ class WorkerTask:
     """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
     """Finished runs to repeat: versions of their records by run key."""
-    resources: Resources = Resources()
+    crashes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why the last task with a run was lost, by run key."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the task so that the user's classes are imported before the task is loaded."""
@@ -145,6 +124,29 @@ class TaskEnd:
     """Name of the machine that executed the task."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The cores, GPUs and memory that the runs of a task need."""
+
+    cores: int
+    gpus: float
+    """GPUs, possibly a share of one."""
+    memory_bytes: int
+
+
+def needed_resources(task: WorkerTask, gpu_share: float) -> Resources:
+    """Return what the most demanding run of a task needs."""
+    runs = [cell.run for cell in task.cells]
+    on_cpu = all(run.device == "cpu" for run in runs)
+    memory = PROCESS_BYTES + max(training_bytes(run) for run in runs)
+    memory = max(memory, 0 if on_cpu else DEVICE_BYTES)
+    return Resources(
+        cores=max(run.threads for run in runs),
+        gpus=0.0 if on_cpu else gpu_share,
+        memory_bytes=-(-memory // MEMORY_UNIT) * MEMORY_UNIT,
+    )
+
+
 class Executor(concurrent.futures.Executor):
     """An executor that can also be stopped cleanly, and killed."""
 
@@ -154,14 +156,6 @@ class Executor(concurrent.futures.Executor):
     """Whether tasks are executed on other machines too."""
     stop_seconds = math.inf
     """Maximum number of seconds to wait until stopped tasks have written their checkpoints."""
-
-    def needs(self, _cell: Cell, /) -> Resources:
-        """Return the cores, GPUs and memory that a run needs."""
-        return Resources()
-
-    def find_obstacle(self, _needs: Resources, /) -> str | None:
-        """Return the reason that runs with these needs would never start, or None."""
-        return None
 
     def submit_all(
         self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]

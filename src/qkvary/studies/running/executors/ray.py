@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable
@@ -14,13 +13,10 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Executor,
-    Resources,
     TaskEnd,
     WorkerTask,
     needed_resources,
 )
-from qkvary.studies.study import Cell
-from qkvary.text.numbers import data_size
 
 _PREFIXES = ("QKVARY_", "OMP_", "MKL_")
 """Prefixes of the environment variables that this process passes on to tasks."""
@@ -37,8 +33,7 @@ _NAMES = (
 """Other variables that are passed on. Everyone who sees the cluster can read them in Ray, so no
 keys or tokens."""
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for an address; Ray itself would wait for minutes and print its log."""
-_HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
+"""Seconds to wait for an address."""
 _UNTIL_IT_ENDS = -1
 
 
@@ -65,14 +60,17 @@ class RayExecutor(Executor):
                 # A cluster that was killed leaves its address file.
                 services: Any = importlib.import_module("ray._private.services")
                 address = services.canonicalize_bootstrap_address_or_die(address)
-            _check_port(address)
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if port.isdigit():
+                # If nothing listens there, Ray would wait for minutes.
+                socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
             self._ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="ERROR",
                 runtime_env={"env_vars": passed_on()},
             )
-        except ConnectionError as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise UsageError(
                 f"no Ray cluster answers at {address!r}: start one with `ray start --head`, or "
                 "give its --address"
@@ -80,35 +78,17 @@ class RayExecutor(Executor):
         except (ValueError, RuntimeError) as error:
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
 
-    def needs(self, cell: Cell, /) -> Resources:
-        """Return the cores, GPUs and memory that a run needs."""
-        return needed_resources(cell, self.options.gpu_share)
-
-    def find_obstacle(self, needs: Resources) -> str | None:
-        """Return the reason that no node of the cluster can take a run, or None."""
-        wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        for name, least in wanted.items():
-            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
-            if least > most:
-                write = data_size if name == "memory" else "{:g}".format
-                return (
-                    f"runs wait for a node with {name} {write(least)}; those of the cluster have "
-                    f"at most {write(most)}"
-                )
-        return None
-
     # This executor accepts tasks only.
     def submit(  # type: ignore[override]
         self, fn: Callable[[WorkerTask], TaskEnd], task: WorkerTask, /
     ) -> Future[TaskEnd]:
         """Submit a task, which Ray repeats if its worker or node dies."""
-        wanted = task.resources
+        needs = needed_resources(task, self.options.gpu_share)
         remote = self._ray.remote(fn).options(
             name=task.cells[0].title,
-            num_cpus=wanted.cores,
-            num_gpus=wanted.gpus,
-            memory=wanted.memory_bytes,
+            num_cpus=needs.cores,
+            num_gpus=needs.gpus,
+            memory=needs.memory_bytes,
             max_retries=_UNTIL_IT_ENDS,
         )
         reference = remote.remote(task)
@@ -143,20 +123,6 @@ def passed_on() -> dict[str, str]:
         if name.startswith(_PREFIXES) or name in _NAMES
     }
     return {**found, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
-
-
-def _check_port(address: str) -> None:
-    """Check that a server listens at an address HOST:PORT; Ray itself would wait for minutes.
-
-    Addresses of any other form are not checked here, because Ray resolves them.
-    """
-    found = _HOST_AND_PORT.fullmatch(address)
-    if found is None:
-        return
-    try:
-        socket.create_connection((found["host"], int(found["port"])), CONNECT_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise ConnectionError(str(error)) from error
 
 
 open_executor = RayExecutor

@@ -1,7 +1,6 @@
 """Slurm through submitit: each job of an array executes several runs."""
 
 import importlib
-import itertools
 import os
 import shutil
 import socket
@@ -23,7 +22,6 @@ from qkvary.studies.running.executors.contract import (
     WorkerTask,
     needed_resources,
 )
-from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
 """The folder inside the store that has one folder per runner, with submitit's files and logs."""
@@ -78,10 +76,6 @@ class SlurmExecutor(Executor):
         self._poller = threading.Thread(target=self._poll, daemon=True)
         self._poller.start()
 
-    def needs(self, cell: Cell, /) -> Resources:
-        """Return the cores, GPUs and memory that a run needs."""
-        return needed_resources(cell, self.options.gpu_share)
-
     def submit_all(
         self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]
     ) -> list[Future[TaskEnd]]:
@@ -91,8 +85,11 @@ class SlurmExecutor(Executor):
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
         futures: list[Future[TaskEnd]] = []
-        for needs, group in itertools.groupby(tasks, key=lambda task: task.resources):
-            some = list(group)
+        arrays: dict[Resources, list[WorkerTask]] = {}
+        for task in tasks:
+            needs = needed_resources(task, self.options.gpu_share)
+            arrays.setdefault(needs, []).append(task)
+        for needs, some in arrays.items():
             try:
                 jobs = self._scheduler(needs).map_array(_Job(), [function] * len(some), some)
             except self._submitit.core.utils.FailedJobError as error:
@@ -146,9 +143,8 @@ class SlurmExecutor(Executor):
             job.cancel(check=False)
 
     def kill(self) -> None:
-        """Cancel the jobs, and remove their files without waiting for their end."""
+        """Cancel the jobs; Slurm kills those that do not end."""
         self.stop()
-        self._remove_files()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Remove the files of the jobs, unless one of them failed."""
@@ -157,11 +153,8 @@ class SlurmExecutor(Executor):
             time.sleep(0.05)
         self._closed.set()
         self._poller.join(timeout=END_SECONDS)
-        if self._cancelled or not self._pending:
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        if self._folder.exists() and not self._failed:
+        is_over = self._cancelled or not self._pending
+        if is_over and self._folder.exists() and not self._failed:
             remove_dir(self._folder)
             # Another runner may still have a folder here.
             with suppress(OSError):

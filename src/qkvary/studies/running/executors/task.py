@@ -42,7 +42,7 @@ def _execute(
             f"expected a folder of runs that all nodes see under the same path, got {task.store}: "
             "name another folder with --out"
         )
-    store, train = Store(task.store), importlib.import_module(task.trainer).train_cell
+    store, train_cell = Store(task.store), importlib.import_module(task.trainer).train_cell
 
     def is_stopping() -> bool:
         return stopping.is_set() or RUNNER_GONE.is_set()
@@ -57,9 +57,10 @@ def _execute(
         ends[cell.run_key] = execute_cell(
             store,
             cell,
-            train,
+            train_cell,
             stop=is_stopping,
             callbacks=Callbacks(on_event=note),
             options=task.options,
             again=task.again.get(cell.run_key),
+            crash=task.crashes.get(cell.run_key, ""),
         )
