@@ -154,7 +154,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
     if left and seconds is not None:
         some = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
         said.append(
-            f"estimated time{some} on this machine, from a few timed steps and evaluations: "
+            f"estimated time of the training steps{some} on this machine, from a few timed steps: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
     said += [f"no estimate for {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]
