@@ -5,7 +5,6 @@ machine or another, shares the work. Torch-free.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from qkvary.storage.environment import stop_in_order
@@ -37,23 +36,14 @@ def run_study(
     study: Study,
     store: Store,
     options: RunnerOptions | None = None,
-    *,
-    publish: Callable[[], str] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
     On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills the
     workers.
-
-    Args:
-        study: The study.
-        store: The store of runs.
-        options: Options of the runner.
-        publish: A function that shows the results so far to the user and returns a sentence to
-            print, or an empty string. It is called from time to time when there are new results.
     """
     chosen = options or RunnerOptions()
-    scheduler = Scheduler(study, store, chosen, publish)
+    scheduler = Scheduler(study, store, chosen)
     with stop_in_order(scheduler.interrupt, scheduler.kill):
         scheduler.run()
     counts = scheduler.count()

@@ -37,11 +37,6 @@ UNSEEN_SECONDS = 120.0
 """Maximum number of seconds to wait for the record of a run that a task reported as ended; file
 servers show new files late."""
 
-INTERVAL_SECONDS = 20.0
-"""Minimum number of seconds between two pages of partial results."""
-SHARE = 0.05
-"""Maximum share of the time that may be spent on these pages."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
@@ -72,13 +67,7 @@ class RunnerOptions:
 class Scheduler:
     """Submits the runs of one ``run_study`` call to an executor, and records how each ended."""
 
-    def __init__(
-        self,
-        study: Study,
-        store: Store,
-        options: RunnerOptions,
-        publish: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, study: Study, store: Store, options: RunnerOptions) -> None:
         """Count all runs as remaining."""
         self.store, self.options = store, options
         self.executor = options.executor or LocalExecutor(options.workers or usable_cores())
@@ -120,8 +109,6 @@ class Scheduler:
         self.last = ""
         """The result of the last run that was done."""
         self.began = time.monotonic()
-        self._publish, self._published = publish, 0
-        self._next_page = self.began + INTERVAL_SECONDS
         self._line = ProgressLine()
 
     def run(self) -> None:
@@ -137,10 +124,8 @@ class Scheduler:
             while self.left and not self.is_ending:
                 self._settle(POLL_SECONDS)
                 self._look_at_waiting()
-                if self.left and not self.is_ending:
-                    self.publish()
-                    if not self.options.quiet:
-                        self._line.show(self.describe_progress)
+                if self.left and not self.is_ending and not self.options.quiet:
+                    self._line.show(self.describe_progress)
             if self.is_ending:
                 self._stop()
         except BaseException:
@@ -366,20 +351,6 @@ class Scheduler:
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""
         return Counter(record.status for record in self.records.values())
-
-    def publish(self) -> None:
-        """Publish the results so far if there are new ones and enough time has passed."""
-        began = time.monotonic()
-        if self._publish is None or len(self.records) == self._published or began < self._next_page:
-            return
-        self._published = len(self.records)
-        try:
-            self._note(self._publish())
-        # No page of partial results is worth a study.
-        except Exception as error:  # noqa: BLE001
-            self._publish = None
-            self._note(f"the page will be written only at the end: {error}")
-        self._next_page = began + max(INTERVAL_SECONDS, (time.monotonic() - began) / SHARE)
 
     def _note(self, text: str, *, once: bool = False) -> None:
         """Show and keep a message unless it is empty; with ``once``, only the first time."""
