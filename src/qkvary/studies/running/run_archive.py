@@ -39,15 +39,6 @@ MOST_LINE_BYTES = 1 << 28
 """Maximum number of bytes of a line; a longer line is not a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
-    """Numbers of runs that were read from a file."""
-
-    added: int
-    present: int
-    """Number of runs that the store already had; these are kept."""
-
-
 def pack_runs(
     store: Store,
     keys: Sequence[str],
@@ -86,22 +77,23 @@ def _pack_run(store: Store, key: str, extras: Collection[Extra]) -> bytes:
     )
 
 
-def unpack_runs(path: Path, store: Store) -> Unpacked:
+def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
     """Add the runs in a file to a store; nothing in the store is replaced.
 
     If the file is damaged or cut, the runs before the damage are added.
+
+    Returns:
+        The number of runs that were added, and of those that the store had already.
     """
     added = present = 0
     try:
         for run in read_runs(read_file(path), str(path)):
-            if _add_run(run, store):
-                added += 1
-            else:
-                present += 1
+            is_new = _add_run(run, store)
+            added, present = added + is_new, present + (not is_new)
     except DamagedError as error:
-        before = count(added + present, "run")
+        before = count(added, "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
-    return Unpacked(added=added, present=present)
+    return added, present
 
 
 def _add_run(run: FinishedRun, store: Store) -> bool:
