@@ -14,13 +14,7 @@ from qkvary.storage.journal import Journal
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.studies.training_study import TrainingOptions, training_study
-from qkvary.studies.trainings import (
-    NOTES,
-    find_training,
-    list_trainings,
-    note_training,
-    page_name,
-)
+from qkvary.studies.trainings import NOTES, find_training, list_trainings, note_training, page_name
 from qkvary.training.presets import find_preset
 from tests.studies.toy_study import claim_cell
 

@@ -16,11 +16,7 @@ from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
-from tests.studies.toy_study import (
-    claim_cell,
-    stored_record,
-    toy_study,
-)
+from tests.studies.toy_study import claim_cell, stored_record, toy_study
 from tests.training.recorded_tracker import Recorded
 
 LONG = CellOptions(checkpoint_seconds=1e9)

@@ -10,11 +10,7 @@ from queue import Empty, SimpleQueue
 
 from qkvary.storage.durable import make_directory
 from qkvary.storage.environment import STOPPING, usable_cores
-from qkvary.storage.errors import (
-    QkvaryError,
-    ResourceError,
-    UsageError,
-)
+from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.records import Record
