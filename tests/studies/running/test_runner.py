@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import scheduler
+from qkvary.studies.running import runner
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
@@ -93,7 +93,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
-    monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.001)
     study = toy_study([0, CRASHES])
     summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (2, 2, 0)
@@ -194,7 +194,7 @@ def test_runners_that_begin_at_once_share_the_work(root: Path, runners: int, run
     started = [
         start_runner(root, seeds, steps=3, workers=1, step_seconds=0.002) for _ in range(runners)
     ]
-    for code, said in [end_runner(runner) for runner in started]:
+    for code, said in map(end_runner, started):
         assert code == 0, said
     assert sorted(starts(root).values()) == [1] * runs
     study = toy_study(seeds, steps=3)

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from qkvary.studies.records import Status, make_record
-from qkvary.studies.running import scheduler
-from qkvary.studies.running.scheduler import Scheduler
+from qkvary.studies.running import runner
+from qkvary.studies.running.runner import Scheduler
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import options, toy_study
 
 
 def test_the_line_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Scheduler(toy_study(range(6)), Store(tmp_path), options())
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: shown.began + 12.0)
+    monkeypatch.setattr(runner.time, "monotonic", lambda: shown.began + 12.0)
     statuses: tuple[Status, ...] = ("done", "done", "failed", "failed", "diverged")
     for (key, cell), status in zip(shown.cells.items(), statuses, strict=False):
         shown.records[key] = make_record(cell, status=status, started="")

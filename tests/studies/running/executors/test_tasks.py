@@ -13,7 +13,7 @@ import pytest
 
 from qkvary.storage import file_systems
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running import scheduler
+from qkvary.studies.running import runner
 from qkvary.studies.running.cells import MAX_CRASHES, CellOptions
 from qkvary.studies.running.executors.contract import (
     Resources,
@@ -80,7 +80,7 @@ class Elsewhere(Inline):
 def test_a_node_that_does_not_see_the_folder_ends_the_study(
     root: Path, is_there: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "UNSEEN_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "UNSEEN_SECONDS", 0.0)
     if is_there:
         (root / "other").mkdir()
     summary = run_there(toy_study([0]), root, Elsewhere(root / "other"))
@@ -165,7 +165,7 @@ def test_what_was_submitted_is_cancelled_whatever_fails(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("no room for a note")
 
-    monkeypatch.setattr("qkvary.studies.running.scheduler.Scheduler._handle_end", fail)
+    monkeypatch.setattr("qkvary.studies.running.runner.Scheduler._handle_end", fail)
     executor = Inline()
     with pytest.raises(RuntimeError, match="no room for a note"):
         run_there(toy_study([0]), root, executor)

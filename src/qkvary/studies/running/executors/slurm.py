@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from qkvary.storage.durable import make_directory, remove_dir
+from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
@@ -27,9 +26,6 @@ FOLDER = "slurm"
 """The folder inside the store that has one folder per runner, with submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
-END_SECONDS = 5.0
-"""Maximum number of seconds to wait for the end of cancelled jobs before their files are
-removed."""
 _OWN_ONLY = 0o700
 
 
@@ -69,7 +65,6 @@ class SlurmExecutor(Executor):
         self._cluster = cluster
         own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._folder = folder.absolute() / FOLDER / own
-        self._failed = self._cancelled = False
         self._pending: dict[Any, Future[TaskEnd]] = {}
         """The futures of the jobs that have not ended."""
         self._closed = threading.Event()
@@ -111,11 +106,12 @@ class SlurmExecutor(Executor):
             "slurm_array_parallelism": chosen.parallel_jobs,
         }
         if needs.gpus:
-            parameters["gpus_per_node"] = max(1, round(needs.gpus))
+            parameters["gpus_per_node"] = 1
         if chosen.partition is not None:
             parameters["slurm_partition"] = chosen.partition
         if chosen.slurm:
-            parameters["slurm_additional_parameters"] = chosen.sbatch
+            given = dict(option.split("=", 1) for option in chosen.slurm)
+            parameters["slurm_additional_parameters"] = given
         scheduler.update_parameters(**parameters)
         return scheduler
 
@@ -131,14 +127,11 @@ class SlurmExecutor(Executor):
                     future.set_result(job.result())
                 # A damaged pickle can raise any exception.
                 except Exception as error:  # noqa: BLE001
-                    # The log of the job is kept if the job was not cancelled.
-                    self._failed |= not self._cancelled
                     future.set_exception(error)
                 del self._pending[job]
 
     def stop(self) -> None:
         """Cancel the jobs; Slurm kills those that do not end."""
-        self._cancelled = True
         for job in list(self._pending):
             job.cancel(check=False)
 
@@ -147,18 +140,9 @@ class SlurmExecutor(Executor):
         self.stop()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Remove the files of the jobs, unless one of them failed."""
-        deadline = time.monotonic() + END_SECONDS
-        while self._pending and time.monotonic() < deadline:
-            time.sleep(0.05)
+        """Stop polling the jobs."""
         self._closed.set()
-        self._poller.join(timeout=END_SECONDS)
-        is_over = self._cancelled or not self._pending
-        if is_over and self._folder.exists() and not self._failed:
-            remove_dir(self._folder)
-            # Another runner may still have a folder here.
-            with suppress(OSError):
-                self._folder.parent.rmdir()
+        self._poller.join()
 
 
 open_executor = SlurmExecutor
