@@ -18,7 +18,7 @@ from qkvary.storage.environment import Threads, usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.running.executors.catalog import ExecutorName, load_executor
+from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
@@ -79,6 +79,7 @@ def study(
         QkvaryError: if the runs ended early; the same call resumes them.
     """
     chosen, store = choose_study(study, part), Store(out)
+    check_executor(running.executor, cluster, running.workers)
     how = RunnerOptions(
         workers=running.workers,
         strict=running.strict,
@@ -88,8 +89,7 @@ def study(
     )
     if running.dry_run:
         return Result(None, _plan(chosen, store, running.workers or usable_cores()))
-    executor = load_executor(running.executor, cluster, store.path, running.workers)
-    how = replace(how, executor=executor)
+    how = replace(how, executor=load_executor(running.executor, cluster, store.path))
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
     folder = report_folder(chosen.name, store.path)
     runs = run(chosen, store, how)

@@ -25,22 +25,22 @@ _OPTIONS = {
 """The executor of each option."""
 
 
-def load_executor(
-    name: str, options: ClusterOptions, folder: Path, workers: int | None
-) -> Executor | None:
-    """Return an executor by its name; None for the workers of this machine.
-
-    Refuses options of another executor.
-    """
+def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
+    """Refuse an unknown executor, options that do not fit the executor, and a missing library."""
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
     for option, executor in _OPTIONS.items():
         if executor != name and getattr(options, option) != getattr(CLUSTER, option):
             raise UsageError(f"expected executor {executor} with {option}, got {name}")
+    if name != "local":
+        if workers is not None:
+            raise UsageError(f"expected no workers with executor {name}, got {workers}")
+        require(_LIBRARIES[name])
+
+
+def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
+    """Return an executor by its name; None for the workers of this machine."""
     if name == "local":
         return None
-    if workers is not None:
-        raise UsageError(f"expected no workers with executor {name}, got {workers}")
-    require(_LIBRARIES[name])
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")
     return module.open_executor(options, folder)
