@@ -130,10 +130,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State what each variant costs compared with the baseline.
-
-    A variant has a cost, has no measurable cost, is better than the baseline, or is undecided.
-    """
+    """State what each variant costs compared with the baseline, or that this is undecided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -185,10 +182,7 @@ def _learnt(table: ResultTable, baseline: str) -> float:
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
-    """State by how much variants are worse or better than the baseline, the smallest size first.
-
-    Only variants whose interval excludes zero are named.
-    """
+    """State by how much variants are worse or better for certain, the smallest size first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _group(table, baseline)[verdict]
@@ -211,10 +205,7 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants that change the baseline in the same way; return the groups by verdict.
-
-    Variants whose verdicts differ are not grouped.
-    """
+    """Group variants that change the baseline alike and have one verdict; return by verdict."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -244,10 +235,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Split the groups of variants into those to name in a sentence and the remaining groups.
-
-    Groups of variants that change only one thing are preferred.
-    """
+    """Split off the groups to name in a sentence: first those that change only one thing."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
