@@ -1,5 +1,6 @@
 """Slurm through submitit: each job of an array executes several runs."""
 
+import concurrent.futures
 import importlib
 import os
 import shutil
@@ -26,6 +27,8 @@ FOLDER = "slurm"
 """The folder inside the store that has one folder per runner, with submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
+END_SECONDS = 5.0
+"""Maximum number of seconds to wait for the end of cancelled jobs."""
 _OWN_ONLY = 0o700
 
 
@@ -140,7 +143,8 @@ class SlurmExecutor(Executor):
         self.stop()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Stop polling the jobs."""
+        """Wait a moment for cancelled jobs, then stop polling."""
+        concurrent.futures.wait([*self._pending.values()], END_SECONDS)
         self._closed.set()
         self._poller.join()
 
