@@ -1,7 +1,6 @@
 """Estimates how long runs take: times a few training steps, then scales up."""
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -119,8 +118,8 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
     """Return how many seconds a training step takes for each MAC in the forward pass.
 
-    The batch size is doubled until a step takes long enough to be timed; the fastest batch counts,
-    because other processes can only slow a step down.
+    The fastest of three steps counts: the first allocates memory, and other processes can only slow
+    a step down.
     """
     small = replace(
         network,
@@ -130,20 +129,18 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
     )
     length = min(TIMED_TOKENS, network.max_tokens)
     macs = forward_macs(as_model(small), tokens=length, pairs="square").total
+    rows = max(1, MOST_TIMED_MACS // (10 * macs))
+    found: list[float] = []
     with use_threads(threads):
         model = LanguageModel(small).to(getattr(torch, dtype)).train()
-        end, fastest = perf_counter() + TIMED_SECONDS / 4, math.inf
-        for rows in (2**power for power in itertools.count()):
-            sample = torch.zeros(rows, length, dtype=torch.long)
+        sample = torch.zeros(rows, length, dtype=torch.long)
+        for _ in range(3):
             started = perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
                 loss = model(sample, targets=sample)
             loss.backward()
-            fastest = min(fastest, (perf_counter() - started) / (rows * macs))
-            # The first passes allocate memory.
-            if rows > 2 and (rows * macs >= MOST_TIMED_MACS / 4 or perf_counter() > end):
-                return fastest
-    raise AssertionError
+            found.append(perf_counter() - started)
+    return min(found) / (rows * macs)
 
 
 def _step_macs(run: RunConfig) -> int:
