@@ -31,6 +31,9 @@ class ForkedPython(subprocess.Popen[Any]):
     """``subprocess.Popen`` of this interpreter: of a module, of ``-c`` and code, or of a file."""
 
     def _execute_child(self, *values: Any) -> None:
+        if "tests.fake_device" in sys.modules:
+            # Autograd's threads for that device do not survive a fork.
+            raise RuntimeError("run tests/contracts/on_fake_device*.py in a pytest of their own")
         start = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
         given = start.bind(self, *values).arguments
         # A signal must not reach the handlers of this process in the fork.

@@ -162,8 +162,8 @@ REFUSED = {
         "--executor slurm --gpu-share 0.5": "expected executor ray with gpu_share, got slurm",
         "--executor slurm --slurm account": "slurm: expected NAME=VALUE, such as account=name",
         "--executor slurm --minutes 0": "minutes must be at least 1, got 0",
-        "--executor ray --gpu-share 0": "gpu_share must be above 0 and at most 8, got 0",
-        "--executor ray --gpu-share 1.5": "gpu_share above 1 must be a whole number, got 1.5",
+        "--executor ray --gpu-share 0": "gpu_share must be above 0 and at most 1, got 0",
+        "--executor ray --gpu-share 1.5": "gpu_share must be above 0 and at most 1, got 1.5",
     },
     "train": {
         "lm-10m --data text --tokenizer bytes --steps 1 --out text/x": "/text, got a file",

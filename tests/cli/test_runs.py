@@ -147,22 +147,17 @@ def newer(study: Study, tmp_path: Path, typed: Typed) -> Path:
     return store.path
 
 
-@pytest.mark.parametrize(
-    ("words", "more"),
-    [(["report", "made-up"], []), (["status"], []), (["study", "made-up"], ["--json"])],
-)
+@pytest.mark.parametrize("words", [["report", "made-up"], ["status"], ["study", "made-up"]])
 def test_runs_of_a_newer_version_are_neither_damaged_nor_missing(
-    words: list[str], more: list[str], newer: Path, typed: Typed
+    words: list[str], newer: Path, typed: Typed
 ) -> None:
     page = newer / "reports" / "made-up" / "report.html"
     before = page.read_bytes()
-    printed, said = typed.both(*words, "--out", newer, *more, code=3)
+    said = typed.error(*words, "--out", newer, code=3)
     assert "has schema_version 2, this qkvary reads 1; use a newer qkvary" in said
     assert "Traceback" not in said
     assert page.read_bytes() == before
     assert [path.name for path in page.parent.iterdir()] == ["report.html"]
-    if words[0] == "study" and more:
-        assert json.loads(printed)["runs"]["missing"] == 6
 
 
 def test_a_study_that_ended_early_writes_no_page(
@@ -200,7 +195,7 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     plan = ("study", "made-up", "--dry-run", "--out", tmp_path / "none")
     for other, estimate in (
         (dataclasses.replace(study, settings=(setting,)), ""),
-        (both, f"estimated time of {len(study.cells())} runs on this machine"),
+        (both, f"estimated time of the training steps of {len(study.cells())} runs on"),
     ):
         monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_, other=other: other)
         printed = " ".join(typed(*plan).split())

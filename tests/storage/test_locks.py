@@ -161,11 +161,7 @@ def test_owners_that_die_without_progress_are_counted(tmp_path: Path) -> None:
     lock = OwnerLock(path, progress=lambda: "a")
     assert lock.deaths == 3
     assert lock.last_owner
-    lock.release(keep_deaths=True)
-    assert read_note(path).count_deaths("a") == 3
-    lock = OwnerLock(path, progress=lambda: "a")
-    assert (lock.deaths, lock.last_owner) == (3, None)
-    lock.release(keep_deaths=True)
+    lock.release()
     die_holding(path, "b")
     assert read_note(path).count_deaths("b") == 1
     assert read_note(path).count_deaths("c") == 1, "it died after progress"

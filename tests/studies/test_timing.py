@@ -39,42 +39,13 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.5 + 1e-3 * macs * run.training.batch_size
 
     monkeypatch.setattr(timing, "time_step", time_step)
-    monkeypatch.setattr(timing, "time_scores", lambda _run, _seconds: (0.25, 3.0))
     cells = study_of_widths(range(5, 16)).cells()
-    (every,) = {cell.run.training.evaluate_every for cell in cells}
-    scores = 0.25 * -(-7 // every) + 3.0
-    expected = sum(7 * time_step(cell.run) + scores for cell in cells)
+    expected = sum(7 * time_step(cell.run) for cell in cells)
     timed.clear()
     assert timing.estimate_seconds(cells) == pytest.approx(expected)
     assert len(timed) == timing.MOST_TIMED
     one = cells[:1]
-    assert timing.estimate_seconds(one) == pytest.approx(7 * time_step(one[0].run) + scores)
-
-
-def test_a_long_evaluation_is_ended_and_scaled_by_its_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By a clock of one second a batch, ten batches take ten seconds."""
-    run = toy_study([1]).cells()[0].run
-    task, network = timing._build(run)  # pyright: ignore[reportPrivateUsage]
-    batch = next(iter(task.evaluation_batches("validation")))  # type: ignore[attr-defined]
-    clock = [0.0]
-    scored: list[int] = []
-
-    def forward(inputs: Tensor) -> Tensor:
-        scored.append(len(inputs))
-        clock[0] += 1.0
-        return torch.zeros(*inputs.shape, 10)
-
-    monkeypatch.setattr(timing, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(network, "forward", forward)
-    monkeypatch.setattr(task, "evaluation_batches", lambda _split: iter([batch] * 10))
-    for limit, calls in ((2.5, 3), (100.0, 10)):
-        scored.clear()
-        found = timing._time_score(  # pyright: ignore[reportPrivateUsage]
-            task, network, "validation", limit
-        )
-        assert (found, len(scored)) == (10.0, calls)
+    assert timing.estimate_seconds(one) == pytest.approx(7 * time_step(one[0].run))
 
 
 def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +121,6 @@ def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatc
         return 1.0
 
     monkeypatch.setattr(timing, "time_step", note)
-    monkeypatch.setattr(timing, "time_scores", lambda *_: (note(), note()))
     before = torch.get_num_threads()
     timing.estimate_seconds([cell])
     assert (set(seen), torch.get_num_threads()) == ({3}, before)

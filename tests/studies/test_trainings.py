@@ -14,14 +14,7 @@ from qkvary.storage.journal import Journal
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.studies.training_study import TrainingOptions, training_study
-from qkvary.studies.trainings import (
-    NOTES,
-    describe_older,
-    find_training,
-    list_trainings,
-    note_training,
-    page_name,
-)
+from qkvary.studies.trainings import NOTES, find_training, list_trainings, note_training, page_name
 from qkvary.training.presets import find_preset
 from tests.studies.toy_study import claim_cell
 
@@ -90,7 +83,7 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     newest = find_training(store, NAME)
     assert newest.study == long
     # What was never begun is no older training.
-    assert describe_older(store, newest) == ()
+    assert newest.describe_older() == ()
     for one in list_trainings(store):
         assert find_training(store, one.notes[0]).study == one.study
     # Only one of them was begun: the other was refused, or is still to come.
@@ -99,18 +92,16 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     begin(store, long)
     newest = find_training(store, NAME)
     assert newest.study == long
-    (older,) = describe_older(store, newest)
+    (older,) = newest.describe_older()
     assert older.startswith("train-lm-10m-on-some-")
     assert f"{short.settings[0].training.steps} steps, QKV@rotary: `qkvary train QKV" in older
 
 
 def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Path) -> None:
     store, older, younger = Store(tmp_path), plan("QKV"), plan("QKV", steps=11)
-    assert page_name(store, older) == NAME
     for day, study in enumerate((older, younger), start=1):
         note_on(store, study, day)
     (_, second) = list_trainings(store)
-    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
     # One that was refused before its first step has no page.
     begin(store, younger)
     assert page_name(store, younger) == NAME

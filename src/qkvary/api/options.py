@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qkvary.nn.language_model import LanguageModel
     from qkvary.studies.running.store import Store
     from qkvary.studies.study import Study
-    from qkvary.studies.trainings import Training
+    from qkvary.studies.trainings import NotedTraining
 
 
 def say_nothing(_sentence: str) -> None:
@@ -341,7 +341,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
-) -> "tuple[Study, Training | None]":
+) -> "tuple[Study, NotedTraining | None]":
     """Return a study and a training, which is None unless ``name`` names a training.
 
     The study of a training (made by ``qkvary train``) consists of the runs of the training.

@@ -41,7 +41,7 @@ def pack(
 
     check_file(file)
     chosen, store = choose_study(study, part), Store(out)
-    keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
+    keys = tuple(chosen.runs())
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
     shown = [maps.run_key for maps in gather_results(chosen, store).attention]

@@ -14,7 +14,6 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_name
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import describe_older, page_name
 from qkvary.text import names
 
 if TYPE_CHECKING:
@@ -56,8 +55,8 @@ def report(
     results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
     notices: list[str] = []
     if training is not None:
-        name = page_name(store, chosen)
-        older = describe_older(store, training) if typed == chosen.name else ()
+        name = training.page_name
+        older = training.describe_older() if typed == chosen.name else ()
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:

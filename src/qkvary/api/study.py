@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,9 @@ from qkvary.api.options import PART, AnyStudy, Part, choose_study
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
-from qkvary.reports.page import render_page
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
-from qkvary.reports.study_results import Results, gather_results, report_folder
-from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.environment import Threads, usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.studies.results.analysis import describe_equal_parameters
@@ -30,9 +27,6 @@ from qkvary.studies.study import Cell, Study
 from qkvary.text.names import count
 from qkvary.text.numbers import duration
 from qkvary.training.trackers import TrackerName
-
-REFRESH_SECONDS = 20
-"""Seconds after which the page of an unfinished study reloads itself."""
 
 
 @options
@@ -98,26 +92,8 @@ def study(
     how = replace(how, executor=load_executor(running.executor, cluster, store.path))
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
     folder = report_folder(chosen.name, store.path)
-    page = folder / "report.html"
-    published: list[str] = []
-
-    def gather() -> tuple[Results, Report]:
-        found = gather_results(chosen, store, typed)
-        return found, study_report(found.summary, found.attention, found.samples)
-
-    def publish(refresh_seconds: int = REFRESH_SECONDS) -> str:
-        make_directory(folder)
-        text = render_page(gather()[1], refresh_seconds=refresh_seconds)
-        atomic_write_file(page, text.encode())
-        published.append(f"results so far, refreshed as they come: {page}")
-        return published[0] if len(published) == 1 else ""
-
-    runs = run(chosen, store, how, publish=publish)
+    runs = run(chosen, store, how)
     if runs.message or (runs.exit_code and runs.missing):
-        if published:
-            # The error that ended the study may also prevent writing the page.
-            with suppress(QkvaryError, OSError):
-                publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
         said = (runs.message, f"{left}; the same command resumes where it stopped")
@@ -125,7 +101,8 @@ def study(
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
-    results, report = gather()
+    results = gather_results(chosen, store, typed)
+    report = study_report(results.summary, results.attention, results.samples)
     return Result(
         results.summary,
         add_data(report, runs=runs),
@@ -137,7 +114,7 @@ def study(
 
 
 def _plan(study: Study, store: Store, workers: int) -> Report:
-    cells = {cell.run_key: cell for cell in study.cells()}
+    cells = study.runs()
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
     seconds, missing = _estimate(left, workers)
@@ -154,7 +131,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
     if left and seconds is not None:
         some = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
         said.append(
-            f"estimated time{some} on this machine, from a few timed steps and evaluations: "
+            f"estimated time of the training steps{some} on this machine, from a few timed steps: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
     said += [f"no estimate for {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]

@@ -265,7 +265,7 @@ def _with_stored_settings(
 
     Similar runs differ from the runs of the study only in execution settings.
     """
-    cells = {cell.run_key: cell for cell in study.cells()}
+    cells = study.runs()
 
     def find_stored() -> JsonValue:
         if options.anew:
@@ -324,7 +324,7 @@ def _train_cells(
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
 
-    cells = {cell.run_key: cell for cell in study.cells()}
+    cells = study.runs()
     unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)

@@ -49,7 +49,7 @@ class TrainingResult(Result[Summary | None]):
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
     """Read the runs of a training from the store, write their report, and return the result."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
-    cells = {cell.run_key: cell for cell in study.cells()}
+    cells = study.runs()
     ends = {record.status for record in map(store.record, cells) if record is not None}
     networks = {cell.title: store.network(key) for key, cell in cells.items()}
     trained = [(title, path) for title, path in networks.items() if path is not None]

@@ -24,8 +24,8 @@ def unpack(file: Path, *, out: Path = RUNS) -> Result[int]:
     Raises:
         DamagedError: if the file is damaged.
     """
-    found = unpack_runs(file, Store(out))
-    there = f"; {found.present} were there already" if found.present else ""
-    line = f"{count(found.added, 'run')} added to {out}{there}"
-    document = {"added": found.added, "present": found.present}
-    return Result(found.added, say_in_lines("unpacked runs", document, line))
+    added, present = unpack_runs(file, Store(out))
+    there = f"; {present} were there already" if present else ""
+    line = f"{count(added, 'run')} added to {out}{there}"
+    document = {"added": added, "present": present}
+    return Result(added, say_in_lines("unpacked runs", document, line))

@@ -44,7 +44,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
     damaged: dict[str, str] = {}
-    for key in dict.fromkeys(cell.run_key for cell in study.cells()):
+    for key in study.runs():
         try:
             record = store.record(key)
             curves[key] = store.log_events(key)

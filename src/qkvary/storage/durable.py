@@ -410,27 +410,20 @@ class OwnerLock:
                 f"{self.path.parent} is in use by {owner}; wait for it or stop it"
             ) from None
 
-    def _write(self, owner: Owner | None) -> None:
-        fields = {} if owner is None else asdict(owner)
-        fields |= {"deaths": self.deaths, "progress": self._progress}
+    def _write(self, owner: Owner) -> None:
+        fields = {**asdict(owner), "deaths": self.deaths, "progress": self._progress}
         with explain_os_errors(self.path):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
-    def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock; further calls do nothing.
-
-        With ``keep_deaths``, the number of owners that died is kept for the next owner.
-        """
+    def release(self) -> None:
+        """Release the lock; further calls do nothing."""
         if self._is_released:
             return
         self._is_released = True
         try:
-            if keep_deaths:
-                self._write(None)
-            else:
-                with explain_os_errors(self.path):
-                    os.ftruncate(self._descriptor, 0)
+            with explain_os_errors(self.path):
+                os.ftruncate(self._descriptor, 0)
         finally:
             os.close(self._descriptor)
 

@@ -70,12 +70,8 @@ def _import_definition(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
-    if path.suffix != ".py":
-        raise UsageError(
-            f"expected a Python file with a STUDY, got {path}: its name must end in .py"
-        )
+    if path.suffix != ".py" or not path.is_file():
+        raise UsageError(f"expected a Python file NAME.py with a STUDY, got {path}")
     try:
         return import_file(path)
     except Exception as error:

@@ -69,37 +69,31 @@ class Setting:
         network: object = self.network
         if isinstance(network, str):
             object.__setattr__(self, "network", find_network(network))
+        where = f"setting {self.name!r}: expected"
         kinds = {"task": TaskConfig, "network": Network, "training": TrainingConfig}
         for name, kind in kinds.items():
             part = getattr(self, name)
             # A store could not write a value of another class.
             if not isinstance(part, kind):
                 raise UsageError(
-                    f"setting {self.name!r}: expected a {name} of the class {kind.__name__} or a "
-                    f"subclass, got {type(part).__name__}"
+                    f"{where} a {name} of the class {kind.__name__} or a subclass, got "
+                    f"{type(part).__name__}"
                 )
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
-                f"setting {self.name!r}: expected a language model with keep_networks, got "
-                f"{type(self.network).__name__}"
+                f"{where} a language model with keep_networks, got {type(self.network).__name__}"
             )
         if self.keep_steps and not self.keep_networks:
-            raise ValueError(f"setting {self.name!r}: expected keep_networks with keep_steps")
+            raise ValueError(f"{where} keep_networks with keep_steps")
         wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
         if wrong or len({*self.keep_steps}) < len(self.keep_steps):
             raise ValueError(
-                f"setting {self.name!r}: expected distinct keep_steps of at least 0, below the "
-                f"{self.training.steps} steps of the training, got {self.keep_steps}"
+                f"{where} distinct keep_steps of at least 0, below the {self.training.steps} steps "
+                f"of the training, got {self.keep_steps}"
             )
-        special = [
-            name
-            for name in ("variants", "equal_parameters", "metric")
-            if getattr(self, name) not in (None, False)
-        ]
-        if special and self.table is None:
-            raise ValueError(
-                f"setting {self.name!r}: expected a table with {', '.join(special)}, got none"
-            )
+        is_special = self.variants is not None or self.equal_parameters or self.metric is not None
+        if is_special and self.table is None:
+            raise ValueError(f"{where} a table with variants, equal_parameters or metric, got none")
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
@@ -172,10 +166,8 @@ def _unique(study: str, what: str, values: Sequence[object]) -> None:
         raise ValueError(f"study {study!r}: expected {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
-        more = f" and {len(twice) - MOST_NAMED} others" if len(twice) > MOST_NAMED else ""
         raise ValueError(
-            f"study {study!r}: expected distinct {what}, got {', '.join(twice[:MOST_NAMED])}{more} "
-            "twice"
+            f"study {study!r}: expected distinct {what}, got {', '.join(twice[:MOST_NAMED])} twice"
         )
 
 
@@ -238,9 +230,8 @@ class Study:
             _unique(self.name, "learning_rates", self.learning_rates)
         self._check_label("a baseline among its variants", self.baseline, labels)
         self._check_settings()
-        if self.contrasts:
-            self._check_contrasts()
-            self._check_cross_setting_contrasts()
+        self._check_contrasts()
+        self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
         """Return a field as a tuple, with variants converted to labels; refuse wrong types."""
@@ -407,23 +398,17 @@ class Study:
                 )
 
     def _check_contrasts(self) -> None:
-        pairs = list[tuple[str, ...]](self.pairs)
-        if pairs:
-            _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
-        for pair in pairs:
-            if len(pair) != 2:
+        for pair in self.pairs:
+            if len({*pair}) != 2:
                 raise ValueError(
-                    f"study {self.name!r}: expected a variant and its reference in each contrast, "
-                    f"got {len(pair)}: {', '.join(pair)}"
+                    f"study {self.name!r}: expected a variant and a different reference in each "
+                    f"contrast, got {', '.join(pair)}"
                 )
             for label in pair:
                 expected = f"variants of the study in the contrast {' against '.join(pair)}"
                 self._check_label(expected, label, self.labels)
-            if pair[0] == pair[1]:
-                raise ValueError(
-                    f"study {self.name!r}: expected two different variants in a contrast, "
-                    f"got {pair[0]} twice"
-                )
+        if self.pairs:
+            _unique(self.name, "contrasts", [" against ".join(pair) for pair in self.pairs])
 
     def with_execution(self, execution: ExecutionSettings) -> Self:
         """Return the same study with one set of execution settings for all runs."""
@@ -470,22 +455,14 @@ class Study:
             replace(cell, run=replace(cell.run, seed=seed)) for seed in self.seeds for cell in cells
         )
 
-    def count_runs(self) -> int:
-        """Return the number of runs, without building the network of each.
+    def runs(self) -> dict[str, Cell]:
+        """Return the distinct runs by run key; a run of several settings appears once."""
+        return {cell.run_key: cell for cell in self.cells()}
 
-        A run that occurs in several settings counts once.
-        """
-        baseline = parse_label(self.baseline)
-        found: dict[Any, set[str]] = {}
-        for setting in self.settings:
-            network, trainings = setting.network.with_variant(baseline), self._trainings(setting)
-            for label in self.variants_of(setting):
-                if setting.equal_parameters:
-                    own = setting.network_of(parse_label(label), baseline)
-                    network = own.with_variant(baseline)
-                found.setdefault((setting.task, network, trainings), set()).add(label)
-        rates = len(self.learning_rates or (1,))
-        return sum(map(len, found.values())) * rates * len(self.seeds)
+    def count_runs(self) -> int:
+        """Return the number of distinct runs, without computing their keys."""
+        of_one_seed = replace(self, seeds=self.seeds[:1]).cells()
+        return len({cell.run for cell in of_one_seed}) * len(self.seeds)
 
     def _trainings(self, setting: Setting) -> tuple[TrainingConfig, ...]:
         """Return the training configurations of a setting, one for each learning rate."""

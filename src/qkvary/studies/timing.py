@@ -1,10 +1,8 @@
-"""Estimates how long runs take: times a few steps and evaluations, then scales up."""
+"""Estimates how long runs take: times a few training steps, then scales up."""
 
 import functools
-import itertools
 import math
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -12,7 +10,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import nn
 
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
@@ -23,7 +20,6 @@ from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.contract import Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.memory import require_device
@@ -43,10 +39,6 @@ FORWARD_SHARE = 1 / 3
 """Share of a training step that its forward pass takes."""
 
 
-class _OutOfTimeError(Exception):
-    """Ends an evaluation that takes too long."""
-
-
 def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
     """Return the runs whose data cannot be read on this machine, each with the reason."""
     reasons: dict[TaskConfig, str] = {}
@@ -61,7 +53,7 @@ def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
 
 
 def estimate_seconds(cells: Sequence[Cell]) -> float:
-    """Return the seconds that one process needs for the steps and evaluations of runs.
+    """Return the seconds that one process needs for the training steps of runs.
 
     Timing takes a few seconds in total, divided among networks of different sizes.
     """
@@ -70,69 +62,12 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     sizes = sorted(runs)
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
     timed = [sizes[index] for index in chosen]
-    each = TIMED_SECONDS / len(timed)
-    found: list[tuple[float, ...]] = []
+    found: list[float] = []
     for size in timed:
         with use_threads(runs[size].threads):
-            found.append((time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)))
-    step, validation, test = (np.interp(macs, timed, column) for column in zip(*found, strict=True))
-    trainings = [cell.run.training for cell in cells]
-    steps = [training.steps for training in trainings]
-    validations = [-(-training.steps // training.evaluate_every) for training in trainings]
-    return float(np.dot(step, steps) + np.dot(validation, validations) + np.sum(test))
-
-
-def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
-    """Return how many seconds one validation and the test take.
-
-    Each of the two is timed for at most half of ``seconds``.
-    """
-    task, network = _build(run)
-    network.eval()
-    validation, test = (
-        _time_score(task, network, split, seconds / 2) for split in ("validation", "test")
-    )
-    return validation, test
-
-
-def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) -> float:
-    """Return how many seconds an evaluation takes.
-
-    An evaluation that takes longer than ``seconds`` is stopped. If the task lists its batches, the
-    measured time is scaled up to all batches; otherwise the returned time is too short.
-    """
-    started = perf_counter()
-    with _limit(network, started + seconds) as calls, torch.no_grad():
-        try:
-            task.evaluate(network, split)
-        except _OutOfTimeError:
-            spent, scored = perf_counter() - started, max(1, calls[0] - 1)
-            batches = getattr(task, "evaluation_batches", None)
-            return spent if batches is None else spent * sum(1 for _ in batches(split)) / scored
-    return perf_counter() - started
-
-
-@contextmanager
-def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
-    """Count the calls of a network; calls of any module after the time ``end`` raise an error."""
-    calls = [0]
-
-    def count(module: nn.Module, _inputs: object) -> None:
-        calls[0] += module is network
-        if perf_counter() > end:
-            raise _OutOfTimeError
-
-    handle = nn.modules.module.register_module_forward_pre_hook(count)
-    try:
-        yield calls
-    finally:
-        handle.remove()
-
-
-def _build(run: RunConfig) -> tuple[Task, nn.Module]:
-    require_device(run.device)
-    task = load_task(run.task)
-    return task, task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
+            found.append(time_step(runs[size], TIMED_SECONDS / len(timed)))
+    steps = [cell.run.training.steps for cell in cells]
+    return float(np.dot(np.interp(macs, timed, found), steps))
 
 
 def time_step(run: RunConfig, seconds: float = math.inf) -> float:
@@ -146,7 +81,9 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     if run.device == "cpu":
         most = max(1, whole * MOST_TIMED_MACS // _step_macs(run))
         run = replace(run, training=replace(run.training, batch_size=min(whole, most)))
-    task, network = _build(run)
+    require_device(run.device)
+    task = load_task(run.task)
+    network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
     network.train()
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
     gradients = Gradients(run, task, network, Distribution())
@@ -181,8 +118,8 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
     """Return how many seconds a training step takes for each MAC in the forward pass.
 
-    The batch size is doubled until a step takes long enough to be timed; the fastest batch counts,
-    because other processes can only slow a step down.
+    The fastest of three steps counts: the first allocates memory, and other processes can only slow
+    a step down.
     """
     small = replace(
         network,
@@ -192,20 +129,18 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
     )
     length = min(TIMED_TOKENS, network.max_tokens)
     macs = forward_macs(as_model(small), tokens=length, pairs="square").total
+    rows = max(1, MOST_TIMED_MACS // (10 * macs))
+    found: list[float] = []
     with use_threads(threads):
         model = LanguageModel(small).to(getattr(torch, dtype)).train()
-        end, fastest = perf_counter() + TIMED_SECONDS / 4, math.inf
-        for rows in (2**power for power in itertools.count()):
-            sample = torch.zeros(rows, length, dtype=torch.long)
+        sample = torch.zeros(rows, length, dtype=torch.long)
+        for _ in range(3):
             started = perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
                 loss = model(sample, targets=sample)
             loss.backward()
-            fastest = min(fastest, (perf_counter() - started) / (rows * macs))
-            # The first passes allocate memory.
-            if rows > 2 and (rows * macs >= MOST_TIMED_MACS / 4 or perf_counter() > end):
-                return fastest
-    raise AssertionError
+            found.append(perf_counter() - started)
+    return min(found) / (rows * macs)
 
 
 def _step_macs(run: RunConfig) -> int:

@@ -10,7 +10,7 @@ run can still be resumed with other settings; the log of the run then records th
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,8 +21,7 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, encode
-from qkvary.storage.manifest import CHECKPOINTS_NAME, stored_steps
-from qkvary.studies.running.store import CONFIG_NAME, State, Store, config_bytes, read_identity
+from qkvary.studies.running.store import CONFIG_NAME, Store, config_bytes, read_identity
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
 from qkvary.training.config import ExecutionSettings
@@ -33,11 +32,8 @@ NOTE = DocumentFormat(name="a note that describes a training", version=1, key="f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """The runs that one or more ``qkvary train`` commands requested.
-
-    The requests are read from the notes that the commands wrote into the store.
-    """
+class NotedTraining:
+    """The runs that one or more ``qkvary train`` commands requested, as their notes state."""
 
     study: Study
     """All requested variants and seeds, in the order of the requests."""
@@ -46,6 +42,27 @@ class Training:
     """Names of the training's notes, without suffix."""
     minutes: tuple[float, ...] = ()
     """Values of ``--minutes`` for which the number of steps was chosen."""
+    namesakes: tuple["NotedTraining", ...] = ()
+    """The trainings of the same name that have begun, the oldest first; ``find_training`` finds
+    them."""
+
+    @property
+    def page_name(self) -> str:
+        """The name of the report page: the study's, or the first note's if that name is taken."""
+        is_oldest = all(one.notes == self.notes for one in self.namesakes[:1])
+        return self.study.name if is_oldest else self.notes[0]
+
+    def describe_older(self) -> tuple[str, ...]:
+        """Describe the others of the same name: note, steps, variants and commands of each."""
+        found: list[str] = []
+        for one in self.namesakes:
+            if one.notes != self.notes:
+                steps = count(one.study.settings[0].training.steps, "step")
+                commands = ", ".join(f"`{command}`" for command in one.commands)
+                found.append(
+                    f"{one.notes[0]} ({steps}, {', '.join(one.study.variants)}: {commands})"
+                )
+        return tuple(found)
 
 
 def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
@@ -78,14 +95,14 @@ def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -
     return None
 
 
-def list_trainings(store: Store) -> tuple[Training, ...]:
+def list_trainings(store: Store) -> tuple[NotedTraining, ...]:
     """Return all trainings (groups of requested runs) in a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
     paths = sorted(
         (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns
     )
     found = [_read_note(path) for path in paths]
-    trainings: list[Training] = []
+    trainings: list[NotedTraining] = []
     for _, training in sorted(found, key=lambda one: one[0]):
         for number, known in enumerate(trainings):
             joined = _join(known, training)
@@ -97,53 +114,40 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
     return tuple(trainings)
 
 
-def find_training(store: Store, name: str) -> Training:
+def find_training(store: Store, name: str) -> NotedTraining:
     """Return the training with the note ``name``, or the newest whose study has this name."""
     trainings = list_trainings(store)
-    for training in trainings:
-        if name in training.notes:
-            return training
-    named = [training for training in trainings if training.study.name == name]
+    named = [one for one in trainings if name in (*one.notes, one.study.name)]
     # A training that has not made a step does not hide an older one.
-    found = [training for training in named if _has_begun(store, training)] or named
+    found = [one for one in named if _has_begun(store, one)] or named
     if found:
-        return found[-1]
-    known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
+        return _with_namesakes(store, found[-1], trainings)
+    known = ", ".join(dict.fromkeys(repr(one.study.name) for one in trainings))
     raise UsageError(
         f"expected a training in the store {store.path}, got {name!r}; "
         + (f"choices: {known}" if known else "the store has none: run `qkvary train` first")
     )
 
 
-def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
-    """Describe the older trainings of the same name: note, steps, variants and commands of each."""
-    found: list[str] = []
-    for one in list_trainings(store):
-        study = one.study
-        if study.name == newest.study.name and one.notes != newest.notes and _has_begun(store, one):
-            steps = count(study.settings[0].training.steps, "step")
-            commands = ", ".join(f"`{command}`" for command in one.commands)
-            found.append(f"{one.notes[0]} ({steps}, {', '.join(study.variants)}: {commands})")
-    return tuple(found)
-
-
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of the report page of a training.
-
-    The page has the name of the study. If an older training has the same study name, the page has
-    the name of the training's first note instead.
-    """
-    named = [one for one in list_trainings(store) if one.study.name == study.name]
-    begun = [one for one in named if _has_begun(store, one)] or named
-    own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
-    return study.name if own is None or own is begun[0] else own.notes[0]
+    """Return the name of the report page of the training that requested all runs of a study."""
+    trainings = list_trainings(store)
+    own = next(one for one in trainings if _keys(study) <= _keys(one.study))
+    return _with_namesakes(store, own, trainings).page_name
 
 
-def _read_note(path: Path) -> tuple[str, Training]:
+def _with_namesakes(
+    store: Store, training: NotedTraining, trainings: Sequence[NotedTraining]
+) -> NotedTraining:
+    named = (one for one in trainings if one.study.name == training.study.name)
+    return replace(training, namesakes=tuple(one for one in named if _has_begun(store, one)))
+
+
+def _read_note(path: Path) -> tuple[str, NotedTraining]:
     """Read a note. Return when it was written, and the training runs that it describes."""
 
-    def build(note: dict[str, Any]) -> tuple[str, Training]:
-        training = Training(
+    def build(note: dict[str, Any]) -> tuple[str, NotedTraining]:
+        training = NotedTraining(
             study=from_dict(Study, note["study"]),
             commands=(str(note["command"]),),
             notes=(path.stem,),
@@ -154,12 +158,12 @@ def _read_note(path: Path) -> tuple[str, Training]:
     return NOTE.read(path.read_bytes(), path, build)
 
 
-def _join(first: Training, second: Training) -> Training | None:
+def _join(first: NotedTraining, second: NotedTraining) -> NotedTraining | None:
     """Return both trainings as one, or None if their runs cannot belong to one study."""
     study = _join_studies(first.study, second.study)
     if study is None:
         return None
-    return Training(
+    return NotedTraining(
         study=study,
         commands=tuple(dict.fromkeys((*first.commands, *second.commands))),
         notes=(*first.notes, *second.notes),
@@ -176,10 +180,10 @@ def _join_studies(one: Study, other: Study) -> Study | None:
 
 
 def _keys(study: Study) -> set[str]:
-    return {cell.run_key for cell in study.cells()}
+    return set(study.runs())
 
 
-def _has_begun(store: Store, training: Training) -> bool:
+def _has_begun(store: Store, training: NotedTraining) -> bool:
     return any(
         store.state(key) == "done" or store.log_events(key) for key in sorted(_keys(training.study))
     )
@@ -251,21 +255,16 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
     """
     wanted: dict[str, Cell] = {}
     for key, cell in cells.items():
-        state, step = _progress(store, key)
+        state, step = store.state(key), store.newest_step(key)
         if step or state != "open":
             yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
         else:
             wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
     for key in store.keys() if wanted else ():
-        state, step = _progress(store, key)
+        state, step = store.state(key), store.newest_step(key)
         if with_done if state == "done" else step:
             config = store.directory(key) / CONFIG_NAME
             identity, stored = read_identity(config.read_bytes() if config.exists() else b"")
             cell = wanted.get(identity)
             if cell is not None and stored is not None:
                 yield BegunRun(cell=cell, stored=stored, step=step, is_done=state == "done")
-
-
-def _progress(store: Store, key: str) -> tuple[State, int]:
-    """Return the state of a run and the step of its newest checkpoint, 0 if it has none."""
-    return store.state(key), max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=0)

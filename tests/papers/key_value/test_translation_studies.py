@@ -9,7 +9,7 @@ from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.data.translations import load_translations
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
-from qkvary.studies.running.scheduler import prepare_sets
+from qkvary.studies.running.runner import prepare_sets
 from qkvary.studies.study import Study
 from qkvary.tasks.config import TranslationTaskConfig
 from tests.conftest import Runner

@@ -14,7 +14,7 @@ from qkvary.papers.ours.studies.lm_dilution import STUDY as DILUTION
 from qkvary.papers.ours.studies.lm_rotary import STUDY as ROTARY
 from qkvary.papers.ours.studies.lm_small import STUDY as SMALL
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.scheduler import prepare_sets
+from qkvary.studies.running.runner import prepare_sets
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import LanguageTaskConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import progress, scheduler
+from qkvary.studies.running import runner
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
@@ -21,7 +21,6 @@ from tests.studies.toy_study import (
     end_runner,
     ends,
     leftovers,
-    options,
     run_toy,
     start_runner,
     starts,
@@ -66,26 +65,6 @@ def test_progress_is_a_line_and_a_failed_run_is_said_at_once(
     assert capsys.readouterr().err == ""
 
 
-def test_results_are_published_while_runs_remain(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "SHARE", 1e9)
-    study, store = toy_study(range(3)), Store(root / "runs")
-    done: list[int] = []
-
-    def publish() -> None:
-        done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
-
-    assert run_study(study, store, options(1), publish=publish).exit_code == 0
-    # A run may have been written when the one before it is announced.
-    assert done == sorted(done)
-    assert len(done) < 6
-    assert 1 <= done[0] < done[-1]
-    assert done[0] < 6
-
-
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
     """The exit code is set only with ``strict``, and what failed is made again on request."""
     study = toy_study([0, RAISES, DIVERGES, TALKS])
@@ -114,13 +93,13 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
-    monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.001)
     study = toy_study([0, CRASHES])
     summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (2, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
     assert [starts(root)[key] for key in keys] == [MAX_CRASHES + 1] * 2
-    deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
+    deaths = [note for note in summary.notes if "it is submitted again" in note]
     assert len(deaths) == 2 * (MAX_CRASHES + 1)
     record = stored_record(Store(root / "runs"), keys[0])
     assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last: ")
@@ -215,7 +194,7 @@ def test_runners_that_begin_at_once_share_the_work(root: Path, runners: int, run
     started = [
         start_runner(root, seeds, steps=3, workers=1, step_seconds=0.002) for _ in range(runners)
     ]
-    for code, said in [end_runner(runner) for runner in started]:
+    for code, said in map(end_runner, started):
         assert code == 0, said
     assert sorted(starts(root).values()) == [1] * runs
     study = toy_study(seeds, steps=3)

@@ -13,12 +13,6 @@ from qkvary.studies.results.summary import (
     ResultTable,
     Verdict,
 )
-from qkvary.text.numbers import decimals_of, fixed, interval
-
-_UNDECIDED: Mapping[Verdict, str] = {
-    "not distinguished": "not distinguished",
-    "no interval": "without an interval",
-}
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
@@ -36,12 +30,17 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
     sentences = [_overview(compared, baseline)]
-    sentences += [
-        _describe_table(table, baseline)
-        for table in headline
-        if any(row.difference for row in table.rows)
-    ]
-    sentences += [text for table in headline if (text := _describe_steps(table, baseline))]
+    for table in headline:
+        gaps = {row.variant: row.difference for row in table.rows if row.difference}
+        steps = {
+            row.variant: row.solving.difference
+            for row in table.rows
+            if row.solving and row.solving.difference
+        }
+        for title, some in ((table.metric_title, gaps), ("steps to solve", steps)):
+            if some:
+                said = f"{table.name}, {title or 'no result yet'}, against {baseline}"
+                sentences.append(f"{said}: {_by_verdict(some)}.")
     return tuple(sentences)
 
 
@@ -56,24 +55,37 @@ def write_contrast(
     start = f"{variant} against {reference}{_same_costs(costs)}"
     if not any(row.difference.pairs for row in headline):
         return f"{start}: no pair of runs has finished yet."
-    parts = [
-        f"{_UNDECIDED.get(verdict, verdict)} in {', '.join(found)}"
-        for verdict in get_args(Verdict)
-        if (found := [_in_table(row) for row in headline if row.difference.verdict == verdict])
-    ]
-    return f"{start}: {'; '.join(parts)}."
+    named = {
+        f"{row.table}, {row.metric_title or 'no result yet'}": row.difference for row in headline
+    }
+    return f"{start}: {_by_verdict(named)}."
 
 
-def _in_table(row: ContrastRow) -> str:
-    gap = row.difference
-    said = _without_prefix(gap).removeprefix("no interval: ").removeprefix("not compared: ")
-    if gap.verdict == "not distinguished" and gap.low is not None and gap.high is not None:
-        decimals = decimals_of((gap.high - gap.low) / 2)
-        said = f"{fixed(gap.mean or 0.0, decimals)} "
-        said += interval(gap.low, gap.high, decimals)
-        if gap.pairs < gap.pairs_planned:
-            said += f", from {gap.pairs} of {gap.pairs_planned} pairs"
-    return f"{row.table} ({row.metric_title or 'no result yet'}: {said})"
+def _by_verdict(differences: Mapping[str, Difference]) -> str:
+    """State each difference, those with the same verdict together."""
+    parts: list[str] = []
+    for verdict in get_args(Verdict):
+        found = [
+            # A sentence begins with the verdict.
+            f"{name} ({gap.sentence.partition(': ')[2]})"
+            for name, gap in differences.items()
+            if gap.verdict == verdict
+        ]
+        if found:
+            parts.append(f"{verdict}: {', '.join(found)}")
+    return "; ".join(parts)
+
+
+def _overview(differences: Sequence[Difference], baseline: str) -> str:
+    numbers = Counter(difference.verdict for difference in differences)
+    better, worse = numbers["better"], numbers["worse"]
+    words = {"not distinguished": "not distinguished", "no interval": "without an interval"}
+    rest = [f"{numbers[verdict]} {words[verdict]}" for verdict in words if numbers[verdict]]
+    tail = f"; {' and '.join(rest)}" if rest else ""
+    return (
+        f"The data support {better + worse} of {len(differences)} differences from {baseline} "
+        f"({worse} worse, {better} better){tail}."
+    )
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
@@ -145,78 +157,3 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
         "task's own validation metric, whichever score a table shows; the scores are those of the "
         f"test split, where there is one.{tail}"
     )
-
-
-def _overview(differences: Sequence[Difference], baseline: str) -> str:
-    numbers = Counter(difference.verdict for difference in differences)
-    better, worse = numbers["better"], numbers["worse"]
-    rest = [
-        f"{numbers[verdict]} {words}" for verdict, words in _UNDECIDED.items() if numbers[verdict]
-    ]
-    tail = f"; {' and '.join(rest)}" if rest else ""
-    return (
-        f"The data support {better + worse} of {len(differences)} differences from {baseline} "
-        f"({worse} worse, {better} better){tail}."
-    )
-
-
-def _describe_table(table: ResultTable, baseline: str) -> str:
-    found = {
-        verdict: [
-            (row.variant, gap)
-            for row in table.rows
-            if (gap := row.difference) and gap.verdict == verdict
-        ]
-        for verdict in get_args(Verdict)
-    }
-    parts = [
-        f"{verdict} than {baseline}: "
-        + ", ".join(f"{name} ({_without_prefix(gap)})" for name, gap in found[verdict])
-        for verdict in ("worse", "better")
-        if found[verdict]
-    ]
-    if undecided := found["not distinguished"]:
-        names = ", ".join(name for name, _ in undecided)
-        seen = _seen([gap.detectable for _, gap in undecided])
-        parts.append(f"not distinguished from {baseline}: {names}{seen}")
-    same = [name for name, gap in found["no interval"] if _equal(gap)]
-    if same:
-        parts.append(f"the same as {baseline} in every pair: {', '.join(same)}")
-    bare = [name for name, gap in found["no interval"] if not _equal(gap)]
-    if bare:
-        parts.append(f"without an interval: {', '.join(bare)}")
-    return f"{table.name} ({table.metric_title or 'no result yet'}): {'; '.join(parts)}."
-
-
-def _describe_steps(table: ResultTable, baseline: str) -> str:
-    """State how much sooner or later than the baseline the variants solve the task.
-
-    Only the variants whose difference is supported by the data are named; if there are none, the
-    returned string is empty.
-    """
-    found = [
-        f"{row.variant} {_without_prefix(row.solving.difference)}"
-        for row in table.rows
-        if row.solving
-        and row.solving.difference
-        and row.solving.difference.verdict in {"better", "worse"}
-    ]
-    return f"{table.name}, steps to solve against {baseline}: {', '.join(found)}." if found else ""
-
-
-def _seen(detectable: Sequence[float | None]) -> str:
-    """State the smallest differences that could have been detected."""
-    known = [size for size in detectable if size is not None]
-    if not known:
-        return ""
-    low, high = (fixed(size, decimals_of(size)) for size in (min(known), max(known)))
-    sizes = low if low == high else f"{low} to {high}"
-    return f" (a difference of {sizes} would have been detected)"
-
-
-def _without_prefix(difference: Difference) -> str:
-    return difference.sentence.removeprefix("supported: ")
-
-
-def _equal(difference: Difference) -> bool:
-    return difference.mean == 0 and difference.units > 1

@@ -64,12 +64,7 @@ def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
 def _point(
     row: VariantRow, places: Mapping[str, tuple[float, float]], pairwise: PairwiseDifferences
 ) -> FrontierPoint:
-    """Return a variant's point in a chart of cost and quality.
-
-    The point says whether the variant is on the frontier, or which variants dominate it. ``places``
-    has two numbers for every variant, its cost and its mean metric. If a higher metric is better,
-    the metric is negated, so lower is better for both numbers.
-    """
+    """Return a variant's point; ``places`` has a cost and a loss for every variant."""
 
     def is_judged(other: str, verdict: Verdict) -> bool:
         difference = pairwise.get((other, row.variant))

@@ -13,11 +13,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
-from qkvary.arch.labels import parse_label, parse_variant
-from qkvary.arch.variants import AnyVariant, Variant
+from qkvary.arch.labels import parse_variant
 from qkvary.studies.results.summary import (
     Contrast,
     Difference,
@@ -36,11 +34,10 @@ MOST_NAMED = 6
 the most certain ones."""
 MOST_OTHER_TABLES = 2
 """Maximum number of other tables that get their own sentence."""
-MOST_CONTRASTS = 3
-"""Maximum number of planned contrasts that get their own sentence."""
 MOST_CHARACTERS = 400
 """Maximum length of a sentence about several planned contrasts, in characters."""
 _DECIDED: tuple[Verdict, ...] = ("better", "worse")
+_Planned = Sequence[tuple[Contrast, Difference]]
 
 
 def write_headline(
@@ -83,9 +80,8 @@ def write_headline(
     if is_across:
         sentences = _across(first, across) + _describe(first, baseline, where)
     else:
-        planned = [one for one in planned if one[1].verdict in _DECIDED]
         sentences = _describe(first, baseline, where)
-        sentences += _recoveries(first, planned) or _direct(first, planned)
+        sentences += _direct(first, planned)
     averages = [set(table.settings) for table in shown if table.kind == "average"]
     others = [
         (table, costs)
@@ -134,10 +130,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State what each variant costs compared with the baseline.
-
-    A variant has a cost, has no measurable cost, is better than the baseline, or is undecided.
-    """
+    """State what each variant costs compared with the baseline, or that this is undecided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -189,10 +182,7 @@ def _learnt(table: ResultTable, baseline: str) -> float:
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
-    """State by how much variants are worse or better than the baseline, the smallest size first.
-
-    Only variants whose interval excludes zero are named.
-    """
+    """State by how much variants are worse or better for certain, the smallest size first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _group(table, baseline)[verdict]
@@ -215,10 +205,7 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants that change the baseline in the same way; return the groups by verdict.
-
-    Variants whose verdicts differ are not grouped.
-    """
+    """Group variants that change the baseline alike and have one verdict; return by verdict."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -248,10 +235,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Split the groups of variants into those to name in a sentence and the remaining groups.
-
-    Groups of variants that change only one thing are preferred.
-    """
+    """Split off the groups to name in a sentence: first those that change only one thing."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
@@ -303,13 +287,11 @@ def _supported(gap: Difference) -> int:
     return decimals
 
 
-def _size(gap: Difference, decimals: int | None = None) -> str:
-    return f"{_magnitude(gap):.{_supported(gap) if decimals is None else decimals}f}"
+def _size(gap: Difference, decimals: int) -> str:
+    return f"{_magnitude(gap):.{decimals}f}"
 
 
-def _planned(
-    table: ResultTable, contrasts: Sequence[Contrast]
-) -> list[tuple[Contrast, Difference]]:
+def _planned(table: ResultTable, contrasts: Sequence[Contrast]) -> _Planned:
     """Return the contrasts that have an interval, in a table or across settings."""
     return [
         (contrast, row.difference)
@@ -321,76 +303,25 @@ def _planned(
     ]
 
 
-def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State by how much variants are better than their references, the largest gain first.
-
-    A contrast is stated only if its reference has the same size as the variant, and is worse than
-    the baseline.
-    """
-    rows = {row.variant: row for row in table.rows}
-    found: list[tuple[float, str]] = []
-    for contrast, gap in planned:
-        ours, theirs = rows.get(contrast.variant), rows.get(contrast.reference)
-        lost = theirs.difference if theirs else None
-        if not (ours and theirs and ours.costs and theirs.costs and lost):
-            continue
-        costs, others = (
-            (one.parameters_total, one.cache_bytes_per_token) for one in (ours.costs, theirs.costs)
-        )
-        if lost.verdict == "worse" and gap.verdict == "better" and costs == others:
-            sentence = _recovery(contrast, gap, lost, _unit(table), costs[1] is not None)
-            found.append((-_magnitude(gap), sentence))
-    sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
-    if len(sentences) > MOST_CONTRASTS:
-        more = count(len(sentences) - MOST_CONTRASTS, "more contrast")
-        sentences[MOST_CONTRASTS:] = [f"For the gains in {more}, see the planned contrasts."]
-    return sentences
-
-
-_Planned = Sequence[tuple[Contrast, Difference]]
-_Bound = tuple[Contrast, float]
-_Named = TypeVar("_Named")
-
-
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
-    """State the contrasts across settings: first the differences whose interval excludes zero.
+    """State the contrasts across settings, and how large the undecided differences may be."""
+    open_ones = [one for one in planned if one[1].verdict not in _DECIDED]
 
-    Upper bounds for the other (undecided) differences follow. An undecided contrast is described by
-    "No difference shows" if its interval excludes every difference that is at least as large as the
-    smallest decided difference.
-    """
-    decided = [one for one in planned if one[1].verdict in _DECIDED]
-    least = min((_magnitude(gap) for _, gap in decided), default=0.0)
-    bounds = [
-        (one, max(abs(gap.low or 0.0), abs(gap.high or 0.0)))
-        for one, gap in planned
-        if gap.verdict not in _DECIDED
-    ]
-    return [
-        *_direct(table, decided),
-        *_undecided([one for one in bounds if one[1] < least], "No difference shows between"),
-        *_undecided([one for one in bounds if one[1] >= least], "Not decided:"),
-    ]
-
-
-def _undecided(bounds: Sequence[_Bound], opening: str) -> list[str]:
-    """State in one sentence how large the undecided differences may be."""
-    is_open = opening.endswith(":")
-    pair, joined, end = ("against", "and", "up to") if is_open else ("and", "or between", "at most")
-
-    def write(named: Sequence[_Bound]) -> str:
-        decimals = max(decimals_of(most) for _, most in named)
+    def write(named: _Planned) -> str:
+        bounds = [max(abs(gap.low or 0.0), abs(gap.high or 0.0)) for _, gap in named]
+        decimals = max(map(decimals_of, bounds))
         texts = [
-            f"{one.variant} {pair} {one.reference} ({end} {_round_up(most, decimals)})"
-            for one, most in named
+            f"{one.variant} against {one.reference} (up to {_round_up(most, decimals)})"
+            for (one, _), most in zip(named, bounds, strict=True)
         ]
-        return f"{opening} {listed(texts, joined)}"
+        return f"Not decided: {listed(texts)}"
 
-    return _shorten(bounds, write)
+    return [*_direct(table, planned), *_shorten(open_ones, write)]
 
 
 def _direct(table: ResultTable, planned: _Planned) -> list[str]:
-    """State differences between variants in one sentence."""
+    """State the decided differences between variants in one sentence."""
+    decided = [one for one in planned if one[1].verdict in _DECIDED]
 
     def write(named: _Planned) -> str:
         decimals = _decimals([gap for _, gap in named])
@@ -400,14 +331,11 @@ def _direct(table: ResultTable, planned: _Planned) -> list[str]:
         ]
         return f"Compared directly: {listed(texts)}{_unit(table)}"
 
-    return _shorten(planned, write)
+    return _shorten(decided, write)
 
 
-def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]) -> list[str]:
-    """Return a short sentence about the first contrast and the next ones, as many as fit.
-
-    The list has one sentence, or none if there is no contrast.
-    """
+def _shorten(planned: _Planned, write: Callable[[_Planned], str]) -> list[str]:
+    """Return one sentence about the first contrasts, as many as fit; none without contrasts."""
     found = list[str]()
     for number in range(1, len(planned) + 1):
         more = len(planned) - number
@@ -415,38 +343,6 @@ def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]
         if not found or len(text) <= MOST_CHARACTERS:
             found = [text]
     return found
-
-
-def _recovery(
-    contrast: Contrast, gap: Difference, lost: Difference, unit: str, has_cache: bool
-) -> str:
-    why = ""
-    ours, theirs = (parse_label(label) for label in (contrast.variant, contrast.reference))
-    if _is_symmetric(theirs) and not _is_symmetric(ours):
-        why = ", whose scores are not symmetric,"
-    same = f"with the same parameters{' and the same cache per token' if has_cache else ''}"
-    if abs(gap.mean or 0.0) > abs(lost.mean or 0.0):
-        return (
-            f"{contrast.variant}{why} is better than {contrast.reference} by {_size(gap)}{unit} "
-            f"{same}. This is more than the {_size(lost)} by which {contrast.reference} is worse "
-            "than the baseline."
-        )
-    text = (
-        f"{contrast.variant}{why} recovers {_size(gap)} of the {_size(lost)}{unit} that "
-        f"{contrast.reference} costs, {same}"
-    )
-    ends = [abs(end) for end in (gap.low, gap.high) if end is not None]
-    total = [abs(end) for end in (lost.low, lost.high) if end is not None]
-    if max(ends) < min(total) / 2:
-        return f"{text}: most of the cost remains."
-    if min(ends) > max(total) / 2:
-        return f"{text}: this gain makes up for most of the cost."
-    return f"{text}."
-
-
-def _is_symmetric(variant: AnyVariant) -> bool:
-    every = (variant,) if isinstance(variant, Variant) else variant.layers
-    return all(one.sharing.is_symmetric for one in every)
 
 
 def _unit(table: ResultTable) -> str:

@@ -49,7 +49,7 @@ def _counterpart(
 ) -> tuple[ResultTable, str] | None:
     """Return the result table with the settings of a published column, and the metric to compare.
 
-    If several tables match, a table that has the column's metric, for any split, is preferred.
+    A table that has the column's metric, for any split, is preferred.
     """
     if column.metric is None:
         return None

@@ -181,14 +181,8 @@ class ResultTable:
         return metric_title(self.metric, is_tested=self.is_tested)
 
     def row(self, variant: str) -> VariantRow:
-        """Return the row of a variant; KeyError names the choices."""
-        for row in self.rows:
-            if row.variant == variant:
-                return row
-        raise KeyError(
-            f"expected a variant of {self.name!r}, got {variant!r}; choices: "
-            + ", ".join(row.variant for row in self.rows)
-        )
+        """Return the row of a variant."""
+        return {row.variant: row for row in self.rows}[variant]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,9 +402,5 @@ class Summary:
     ended: str | None
 
     def table(self, name: str) -> ResultTable:
-        """Return a table by name; KeyError names the choices."""
-        for table in self.tables:
-            if table.name == name:
-                return table
-        names = ", ".join(table.name for table in self.tables)
-        raise KeyError(f"expected a table of the summary, got {name!r}; choices: {names}")
+        """Return a table by name."""
+        return {table.name: table for table in self.tables}[name]

@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.storage.environment import now
@@ -30,7 +29,7 @@ from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 RUNNER_GONE = threading.Event()
 """Set in a worker when its runner has ended."""
 TERMINATED = threading.Event()
-"""Set when a signal has ended a task of this process; a worker then takes no other task."""
+"""Set when a signal ends a task of this process; a worker then takes no other task."""
 COPIES_NAME = "logs"
 """The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
@@ -59,9 +58,23 @@ class CellOptions:
 DEFAULT_OPTIONS = CellOptions()
 OnFirst = Callable[[Callable[[], JsonValue]], Any]
 """Calls a function on the first of several processes, and returns its result on all."""
-TrainFunction = Callable[..., RunResult | None]
-"""Trains a cell in a folder that the first process has claimed; takes ``stop``, ``callbacks`` and
-``options``, and returns None if ``stop`` ended the run after a checkpoint."""
+
+
+class TrainFunction(Protocol):
+    """Trains a cell in its folder, which the first process has claimed."""
+
+    def __call__(
+        self,
+        cell: Cell,
+        directory: Path,
+        /,
+        *,
+        stop: Callable[[], bool],
+        callbacks: Callbacks,
+        options: CellOptions,
+    ) -> RunResult | None:
+        """Return the result, or None if ``stop`` ended the run after a checkpoint."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +89,22 @@ class CellEnd:
 def execute_cell(
     store: Store,
     cell: Cell,
-    train: TrainFunction,
+    train_cell: TrainFunction,
     *,
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
     options: CellOptions = DEFAULT_OPTIONS,
     again: int | None = None,
+    crash: str = "",
     on_first: OnFirst = lambda work: work(),
     on_claim: Callable[[Cell], None] = ignore,
 ) -> CellEnd:
     """Train and record a run, unless it is done or another process holds it.
 
-    A finished run whose record has the version ``again`` is trained again. If several processes
-    train one run together, all call this function, and only the first claims and records the run.
-    ``on_claim`` is called before the run starts or resumes.
+    A finished run whose record has the version ``again`` is trained again. ``crash`` describes the
+    last crash of the run, if it is known. If several processes train one run together, all call
+    this function, and only the first claims and records the run. ``on_claim`` is called before the
+    run starts or resumes.
     """
     obstacle, claim = _claim(store, cell, again, on_first)
     if obstacle is not None:
@@ -100,14 +115,17 @@ def execute_cell(
         if claim is not None:
             callbacks = stack.enter_context(_hold(claim, cell, callbacks, options))
         on_claim(cell)
+
+        def attempt() -> RunResult | None:
+            return train_cell(cell, directory, stop=stop, callbacks=callbacks, options=options)
+
         if claim is not None:
             for warning in claim.warnings:
                 _warn(callbacks, warning)
             if options.records_failures and claim.deaths > MAX_CRASHES:
-                _warn(callbacks, "it crashed too often and counts as failed")
-                reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
-                result = _failure(cell, started, describe_crashes(claim, reason))
-        attempt = partial(train, cell, directory, stop=stop, callbacks=callbacks, options=options)
+                last = f"the last: {crash}" if crash else f"the last was {claim.lock.last_owner}"
+                message = f"this run crashed {claim.deaths} workers, {last}"
+                result = _failure(cell, started, message)
         try:
             try:
                 result = result or attempt()
@@ -133,10 +151,7 @@ def execute_cell(
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
 ) -> tuple[CellOutcome | None, Claim | None]:
-    """Let the first process claim a run; return why it cannot, or None, and the claim.
-
-    Only the first process gets the claim; all others get None.
-    """
+    """Let the first process claim a run; return why it cannot, or None, and there the claim."""
     claims: list[Claim] = []
 
     def claim() -> CellOutcome | None:
@@ -183,17 +198,6 @@ def _reason(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
-
-
-def describe_crashes(claim: Claim, reason: str) -> str:
-    """Describe the crashes of a run, with the cause of the latest crash if the cause is known."""
-    return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))
-
-
-def record_failure(claim: Claim, cell: Cell, message: str) -> None:
-    """Record a claimed run as failed because it cannot be executed."""
-    with claim:
-        claim.finish(_failure(cell, now(), message))
 
 
 def _failure(cell: Cell, started: str, message: str) -> RunResult:

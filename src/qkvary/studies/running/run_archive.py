@@ -9,7 +9,7 @@ from __future__ import annotations
 import lzma
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -28,8 +28,6 @@ from qkvary.studies.running.store import (
     SAMPLES_NAME,
     RunResult,
     Store,
-    config_bytes,
-    network_names,
 )
 from qkvary.text.names import count
 
@@ -39,15 +37,6 @@ EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Maximum number of bytes of a line; a longer line is not a run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
-    """Numbers of runs that were read from a file."""
-
-    added: int
-    present: int
-    """Number of runs that the store already had; these are kept."""
 
 
 def pack_runs(
@@ -64,52 +53,52 @@ def pack_runs(
     """
     done = [key for key in keys if store.state(key) == "done"]
     lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
-    for key in done:
-        extras = EXTRAS - set(without) if key in shown else ()
-        lines.append(_to_line(read_run(store, key, extras=extras)))
+    kept = EXTRAS - set(without)
+    lines += [_pack_run(store, key, kept if key in shown else ()) for key in done]
     write_output(path, lzma.compress(b"".join(lines), preset=6))
     return len(done)
 
 
-def _to_line(run: FinishedRun) -> bytes:
+def _pack_run(store: Store, key: str, extras: Collection[Extra]) -> bytes:
+    """Return the line of a finished run."""
+    record, directory = store.record(key), store.directory(key)
+    if record is None:
+        raise DamagedError(f"{directory} was removed while it was read")
+    journal = directory / JOURNAL_NAME
     return to_line(
         {
-            "run_key": run.record.run_key,
-            CONFIG_NAME: config_bytes(run.config).decode(),
-            JOURNAL_NAME: None if run.journal is None else run.journal.decode(),
-            RECORD_NAME: to_json(run.record).decode(),
-            "attention": _to_text(run.attention),
-            "samples": _to_text(run.samples),
+            "run_key": key,
+            CONFIG_NAME: (directory / CONFIG_NAME).read_text("utf-8"),
+            JOURNAL_NAME: journal.read_text("utf-8") if journal.exists() else None,
+            RECORD_NAME: to_json(record).decode(),
+            "attention": _to_text(store.file(key, ATTENTION_NAME) if "maps" in extras else None),
+            "samples": _to_text(store.file(key, SAMPLES_NAME) if "samples" in extras else None),
         }
     )
 
 
-def unpack_runs(path: Path, store: Store) -> Unpacked:
+def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
     """Add the runs in a file to a store; nothing in the store is replaced.
 
-    If the store holds a run without its maps or samples, they are added from the file. If the file
-    is damaged or cut, the runs before the damage are added.
+    If the file is damaged or cut, the runs before the damage are added.
+
+    Returns:
+        The number of runs that were added, and of those that the store had already.
     """
-    counts, data = [0, 0], read_file(path)
+    added = present = 0
     try:
-        for run in read_runs(data, str(path)):
-            counts[_add_run(run, store)] += 1
+        for run in read_runs(read_file(path), str(path)):
+            is_new = _add_run(run, store)
+            added, present = added + is_new, present + (not is_new)
     except DamagedError as error:
-        before = count(sum(counts), "run")
+        before = count(added, "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
-    return Unpacked(added=counts[1], present=counts[0])
+    return added, present
 
 
 def _add_run(run: FinishedRun, store: Store) -> bool:
-    """Add a run, or its maps and samples if they are missing; return whether the store changed."""
-    key, again = run.record.run_key, None
-    if store.state(key) == "done" and not network_names(store.directory(key)):
-        here = read_run(store, key)
-        run = replace(
-            here, attention=here.attention or run.attention, samples=here.samples or run.samples
-        )
-        again = None if run == here else store.version(key)
-    claim = store.claim(key, run.config, again=again)
+    """Add a run unless the store has it; return whether it was added."""
+    claim = store.claim(run.record.run_key, run.config)
     if claim is None:
         return False
     with claim:
@@ -126,21 +115,6 @@ class FinishedRun(RunResult):
     config: Mapping[str, Any]
     journal: bytes | None
     """The log, if the run has one."""
-
-
-def read_run(store: Store, key: str, *, extras: Collection[Extra] = EXTRAS) -> FinishedRun:
-    """Return a finished run of a store."""
-    record, directory = store.record(key), store.directory(key)
-    if record is None:
-        raise DamagedError(f"{directory} was removed while it was read")
-    journal = directory / JOURNAL_NAME
-    return FinishedRun(
-        config=cast("dict[str, Any]", decode((directory / CONFIG_NAME).read_bytes())),
-        record=record,
-        journal=journal.read_bytes() if journal.exists() else None,
-        attention=store.file(key, ATTENTION_NAME) if "maps" in extras else None,
-        samples=store.file(key, SAMPLES_NAME) if "samples" in extras else None,
-    )
 
 
 def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
@@ -187,8 +161,7 @@ def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
             record=record,
             journal=None if journal is None else journal.encode(),
             attention=_from_text(fields["attention"]),
-            # Archives of earlier versions have none.
-            samples=_from_text(fields.get("samples")),
+            samples=_from_text(fields["samples"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{where} holds a run that cannot be read: {error}") from None

@@ -5,20 +5,37 @@ machine or another, shares the work. Torch-free.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 
-from qkvary.storage.environment import stop_in_order, usable_cores
+from qkvary.storage.durable import make_directory
+from qkvary.storage.environment import STOPPING, stop_in_order, usable_cores
+from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
+from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.manifest import CHECKPOINT_SECONDS
-from qkvary.studies.running.cells import CellOptions
-from qkvary.studies.running.executors.contract import Executor, WorkerTask
-from qkvary.studies.running.executors.local import LocalExecutor
-from qkvary.studies.running.scheduler import Scheduler
+from qkvary.studies.records import Record
+from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, CellOptions
+from qkvary.studies.running.executors.contract import Executor, TaskEnd, WorkerTask
+from qkvary.studies.running.executors.local import LocalExecutor, WorkerDiedError
+from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Study
+from qkvary.studies.study import Cell, Study
+from qkvary.text.names import count
+from qkvary.text.numbers import duration
+from qkvary.text.progress_line import ProgressLine, say
 from qkvary.training.trackers import TrackerName, require_tracker
 
 TRAINER = "qkvary.studies.running.training"
+POLL_SECONDS = 0.25
+"""Seconds to wait for the end of a task, and between two checks of runs that other processes
+hold."""
+UNSEEN_SECONDS = 120.0
+"""Maximum number of seconds to wait for the record of a run that a task reported as ended; file
+servers show new files late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,54 +87,345 @@ def run_study(
     study: Study,
     store: Store,
     options: RunnerOptions | None = None,
-    *,
-    publish: Callable[[], str] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
     On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills the
     workers.
-
-    Args:
-        study: The study.
-        store: The store of runs.
-        options: Options of the runner.
-        publish: A function that shows the results so far to the user and returns a sentence to
-            print, or an empty string. It is called from time to time when there are new results.
     """
     chosen = options or RunnerOptions()
-    runner = Scheduler(
-        study,
-        WorkerTask(
-            store=store.path.absolute(),
-            cells=(),
-            options=CellOptions(
-                checkpoint_seconds=chosen.checkpoint_seconds,
-                tracker=chosen.tracker,
-                project=study.name,
-            ),
-            trainer=chosen.trainer,
-        ),
-        chosen.executor or LocalExecutor(chosen.workers or usable_cores()),
-        retry_failed=chosen.retry_failed,
-        publish=publish,
-        quiet=chosen.quiet,
-    )
-    with stop_in_order(runner.interrupt, runner.kill):
-        runner.run()
-    progress = runner.progress
-    counts = progress.count()
-    troubled = chosen.strict and (counts["failed"] or counts["diverged"])
-    code = 128 + runner.signal if runner.signal and runner.left else runner.exit_code
+    scheduler = Scheduler(study, store, chosen)
+    with stop_in_order(scheduler.interrupt, scheduler.kill):
+        scheduler.run()
+    counts = scheduler.count()
+    is_strict_failure = chosen.strict and (counts["failed"] or counts["diverged"])
+    is_stopped = scheduler.signal and scheduler.left
+    code = 128 + scheduler.signal if is_stopped else scheduler.exit_code
     return RunSummary(
-        planned=len(runner.cells),
+        planned=len(scheduler.cells),
         done=counts["done"],
         failed=counts["failed"],
         diverged=counts["diverged"],
-        missing=len(runner.left),
-        executed=len(progress.seconds),
-        seconds=time.monotonic() - progress.began,
-        exit_code=code or (1 if troubled else 0),
-        message=runner.message,
-        notes=tuple(runner.notes),
+        missing=len(scheduler.left),
+        executed=scheduler.executed,
+        seconds=time.monotonic() - scheduler.began,
+        exit_code=code or (1 if is_strict_failure else 0),
+        message=scheduler.message,
+        notes=tuple(scheduler.notes),
     )
+
+
+class Scheduler:
+    """Submits the runs of one ``run_study`` call to an executor, and records how each ended."""
+
+    def __init__(self, study: Study, store: Store, options: RunnerOptions) -> None:
+        """Count all runs as remaining."""
+        self.store, self.options = store, options
+        self.executor = options.executor or LocalExecutor(options.workers or usable_cores())
+        self.task = WorkerTask(
+            store=store.path.absolute(),
+            cells=(),
+            options=CellOptions(
+                checkpoint_seconds=options.checkpoint_seconds,
+                tracker=options.tracker,
+                project=study.name,
+            ),
+            trainer=options.trainer,
+        )
+        """The task that each submitted task copies, with its own runs."""
+        self.cells = study.runs()
+        self.left = dict(self.cells)
+        """The runs that have not ended, by key."""
+        self.again: dict[str, int] = {}
+        """Finished runs to repeat: versions of their records by run key."""
+        self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
+        """The runs of each unfinished task."""
+        self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
+        """Tasks that have ended and have not been processed."""
+        self.reported: dict[str, tuple[CellEnd, float]] = {}
+        """The ends of runs that tasks have reported, and when."""
+        self.waiting: set[str] = set()
+        """Runs that other processes hold, or whose record is not visible yet."""
+        self.crashes: dict[str, str] = {}
+        """Why the last task with a run was lost."""
+        self.lost: Counter[tuple[str, int]] = Counter()
+        """Number of tasks that were lost while a run had reached a step."""
+        self.notes: list[str] = []
+        self.signal = self.exit_code = 0
+        self.message = ""
+        self.records: dict[str, Record] = {}
+        """The records of the runs that have ended."""
+        self.executed = 0
+        """Number of runs that the workers of this runner executed."""
+        self.last = ""
+        """The result of the last run that was done."""
+        self.began = time.monotonic()
+        self._line = ProgressLine()
+
+    def run(self) -> None:
+        """Execute all remaining runs, until a signal or an error ends the study."""
+        executor = self.executor
+        try:
+            self._find_open_runs()
+            prepare_sets(self.left.values(), self._note)
+            make_directory(self.store.path)
+            if executor.is_remote and (file_system := find_file_system(self.store.path)):
+                self._note(file_system.lock_problem or "")
+            self._submit(self.left)
+            while self.left and not self.is_ending:
+                self._settle(POLL_SECONDS)
+                self._look_at_waiting()
+                if self.left and not self.is_ending and not self.options.quiet:
+                    self._line.show(self.describe_progress)
+            if self.is_ending:
+                self._stop()
+        except BaseException:
+            # The error that ended the study may also prevent cancelling its tasks.
+            with suppress(Exception):
+                executor.stop()
+            raise
+        finally:
+            executor.shutdown(wait=not self.futures, cancel_futures=True)
+            self._line.clear()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a signal or an error ends the study early."""
+        return bool(self.signal or self.exit_code)
+
+    def _find_open_runs(self) -> None:
+        """Find the remaining runs; report and reopen damaged ones.
+
+        A finished run that is requested again keeps its record until a worker begins it.
+        """
+        # If a check aborts, runs that are not checked yet count as open.
+        for key, cell in self.cells.items():
+            record, problems = self.store.check(key, cell.run.identity())
+            for text in problems:
+                self._note(f"{cell.title}: {text}")
+            if record is None:
+                continue
+            is_retried = self.options.retry_failed and record.status == "failed"
+            if is_retried or self._lacks_network(cell, record):
+                self.again[key] = self.store.version(key) or 0
+                continue
+            del self.left[key]
+            self.records[key] = record
+
+    def _lacks_network(self, cell: Cell, record: Record) -> bool:
+        """Return whether a finished run lacks a network that this study keeps."""
+        taken = record.metrics.get("steps")
+        reached = cell.run.training.steps if taken is None else taken
+        return record.status == "done" and any(
+            (step is None or step <= reached) and self.store.network(cell.run_key, step) is None
+            for step in cell.kept_networks
+        )
+
+    # ---- tasks
+
+    def _submit(self, keys: Iterable[str]) -> None:
+        """Submit runs, several in each task if the executor asks for it."""
+        left, size = list(keys), self.executor.runs_per_task
+        tasks: list[WorkerTask] = []
+        for first in range(0, len(left), size):
+            some = left[first : first + size]
+            cells = tuple(self.cells[key] for key in some)
+            again = {key: self.again[key] for key in some if key in self.again}
+            crashes = {key: self.crashes[key] for key in some if key in self.crashes}
+            tasks.append(replace(self.task, cells=cells, again=again, crashes=crashes))
+        futures = self.executor.submit_all(execute_task, tasks)
+        for future, task in zip(futures, tasks, strict=True):
+            self.futures[future] = tuple(cell.run_key for cell in task.cells)
+        for future in futures:
+            future.add_done_callback(self.ended.put)
+
+    def _settle(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for a task to end, and check the runs of tasks that have ended."""
+        with suppress(Empty):
+            self._handle_end(self.ended.get(timeout=seconds))
+            while True:
+                self._handle_end(self.ended.get_nowait())
+
+    def _handle_end(self, future: Future[TaskEnd]) -> None:
+        keys = self.futures.pop(future)
+        try:
+            end = future.result()
+            ends, warnings, error = end.ends, end.warnings, end.error
+        except ConnectionError as error:
+            self._abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            return
+        # Executors raise whatever exceptions their libraries raise.
+        except Exception as error:  # noqa: BLE001
+            self._handle_loss(keys, error)
+            return
+        for text in warnings:
+            self._note(text)
+        if error is not None:
+            where = f" (on {end.node})" if self.executor.is_remote else ""
+            self._abort(error.exit_code, f"{error}{where}")
+        self._look_at(keys, ends)
+
+    def _handle_loss(self, keys: Iterable[str], error: Exception) -> None:
+        """Submit the runs of a lost task again, unless tasks are lost too often.
+
+        A run that crashes its processes is recorded as failed by the task that then begins it.
+        """
+        for key in keys:
+            if key in self.left and self._has_ended(key):
+                self._end(key, CellEnd(outcome="made"))
+        left = [key for key in keys if key in self.left]
+        if self.is_ending or not left:
+            return
+        # A task executes its runs in order.
+        first, reason = left[0], _describe(error)
+        self.crashes |= dict.fromkeys(left, f"{reason}\n{getattr(error, 'tail', '')}".strip())
+        step = self.store.newest_step(first)
+        self.lost[first, step] += 1
+        if self.lost[first, step] > MAX_CRASHES + 1:
+            times = self.lost[first, step]
+            text = f"the tasks of this study were lost {times} times, the last: {reason}"
+            self._abort(ResourceError.exit_code, text)
+            return
+        self._note(f"{self.cells[first].title}: {reason}; it is submitted again")
+        self._submit(left)
+
+    # ---- runs
+
+    def _look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
+        """Read the outcome of runs from the store, and submit those that are open."""
+        now, left = time.monotonic(), list[str]()
+        for key in [key for key in keys if key in self.left]:
+            if key in ends and ends[key].outcome in ("made", "done_before"):
+                self.reported.setdefault(key, (ends[key], now))
+            one, since = self.reported.get(key, (CellEnd(outcome="done_before"), None))
+            if self._has_ended(key):
+                self._end(key, one)
+            elif self._is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
+                self.waiting.add(key)
+            elif since is None:
+                left.append(key)
+            else:
+                self._abort(
+                    UsageError.exit_code,
+                    f"{self.cells[key].title} has ended, but its record is not in "
+                    f"{self.store.path}: use --out to name a folder that all nodes see under the "
+                    "same path",
+                )
+        if left and not self.is_ending:
+            self._submit(left)
+
+    def _look_at_waiting(self) -> None:
+        """Check whether runs of other processes have ended or become open."""
+        free = {key for key in self.waiting if not self._is_running(key)}
+        self.waiting -= free
+        self._look_at(sorted(free), {})
+        if self.waiting and not self.futures:
+            key = min(self.waiting)
+            holder = self.store.owner(key) or "the record"
+            self._note(f"waiting for {holder}: {self.cells[key].title}", once=True)
+
+    def _has_ended(self, key: str) -> bool:
+        """Return whether a run is done: it has a record, and was not requested again."""
+        version = self.store.version(key)
+        return version is not None and version != self.again.get(key)
+
+    def _is_running(self, key: str) -> bool:
+        return self.store.state(key) == "running"
+
+    def _end(self, key: str, one: CellEnd) -> None:
+        """Mark a run as ended, and show the result that its record states."""
+        self.waiting.discard(key)
+        record = self.store.record(key)
+        if self.left.pop(key, None) is None or record is None:
+            return
+        self.records[key] = record
+        if one.outcome != "made":
+            return
+        self.executed += 1
+        cell = self.cells[key]
+        result = record.message.splitlines()[0] if record.message else ""
+        if not result and record.headline is not None:
+            result = f"{cell.run.task.metric} {record.headline:.4g}"
+        said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
+        if record.status == "done":
+            self.last = said
+        else:
+            self._note(said)
+
+    # ---- an early end
+
+    def _abort(self, code: int, message: str) -> None:
+        """End the study early; the code and the message of the first call are kept."""
+        if not self.exit_code:
+            self.exit_code, self.message = code, message
+
+    def interrupt(self, number: int) -> None:
+        """End the study early after a signal."""
+        self.signal = number
+
+    def kill(self, _number: int) -> None:
+        """Kill the tasks."""
+        # The process ends now, so errors of the scheduler no longer matter.
+        with suppress(Exception):
+            self.executor.kill()
+        self._line.clear()
+
+    def _stop(self) -> None:
+        """Stop the tasks, and wait for the checkpoints of the running ones."""
+        self._say(STOPPING)
+        self.executor.stop()
+        deadline = time.monotonic() + self.executor.stop_seconds
+        while self.futures and time.monotonic() < deadline:
+            self._settle(POLL_SECONDS)
+            # Schedulers report the end of cancelled tasks late, or never.
+            if self.executor.is_remote and not any(
+                self._is_running(key) for keys in self.futures.values() for key in keys
+            ):
+                break
+        if self.futures:
+            self.executor.kill()
+
+    # ---- messages
+
+    def describe_progress(self) -> str:
+        """Return the progress in one line; the runs left are taken to be as long as the others."""
+        counts = self.count()
+        parts = [f"{len(self.records)} of {count(len(self.cells), 'run')}"]
+        parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
+        if self.executed:
+            seconds_per_run = (time.monotonic() - self.began) / self.executed
+            parts.append(f"{60.0 / seconds_per_run:.1f} runs/min")
+            parts.append(f"{duration(seconds_per_run * len(self.left), 2)} left")
+        text = ", ".join(parts)
+        return f"{text}; last: {self.last}" if self.last else text
+
+    def count(self) -> Counter[str]:
+        """Return the number of runs that have ended, by status."""
+        return Counter(record.status for record in self.records.values())
+
+    def _note(self, text: str, *, once: bool = False) -> None:
+        """Show and keep a message unless it is empty; with ``once``, only the first time."""
+        if text and not (once and text in self.notes):
+            self.notes.append(text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if not self.options.quiet:
+            say(text)
+
+
+def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
+    """Check the data of every run once; download or prepare missing data."""
+    tasks = [cell.run.task for cell in cells]
+    for task in {
+        (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
+    }.values():
+        task.check_data(report)
+
+
+def _describe(error: Exception) -> str:
+    """Describe why a task was lost, in one line."""
+    kind = [] if isinstance(error, QkvaryError | WorkerDiedError) else [type(error).__name__]
+    said = str(error).strip().splitlines()
+    printed = getattr(error, "tail", "").splitlines()
+    return ": ".join([*kind, *said[-1:], *printed[-1:]])

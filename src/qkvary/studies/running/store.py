@@ -152,6 +152,10 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def newest_step(self, key: str) -> int:
+        """Return the step of a run's newest checkpoint, or 0 if it has none."""
+        return max(stored_steps(self.directory(key) / CHECKPOINTS_NAME), default=0)
+
     def claim(
         self, key: str, config: Mapping[str, Any], *, again: int | None = None
     ) -> "Claim | None":
@@ -162,12 +166,7 @@ class Store:
         """
         directory = self.directory(key)
         make_directory(directory)
-
-        def newest_checkpoint() -> str:
-            steps = stored_steps(directory / CHECKPOINTS_NAME)
-            return f"step {steps[0]}" if steps else ""
-
-        lock = OwnerLock(directory / LOCK_NAME, progress=newest_checkpoint)
+        lock = OwnerLock(directory / LOCK_NAME, progress=lambda: f"step {self.newest_step(key)}")
         try:
             # Checked after locking, because another process may have just finished the run.
             problem = self.find_damage(key)
@@ -342,9 +341,6 @@ class Claim:
             clean_up(directory)
         self.release()
 
-    def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the run; its log and checkpoints remain. Further calls do nothing.
-
-        ``keep_deaths`` preserves the number of owners that died, for the run's next owner.
-        """
-        self.lock.release(keep_deaths=keep_deaths)
+    def release(self) -> None:
+        """Release the run; its log and checkpoints remain. Further calls do nothing."""
+        self.lock.release()

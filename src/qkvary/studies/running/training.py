@@ -31,7 +31,7 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks
 from qkvary.training.utilization import measure_utilization
 
 load_cell_task = functools.lru_cache(maxsize=8)(load_task)
-"""Returns the task of a run, cached for all runs of this process."""
+"""Returns the task of a run; the latest tasks of this process are kept."""
 
 
 def train_cell(
@@ -84,6 +84,7 @@ def train_cell(
         save_network(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
     keys, layers = cell.run.sequence_length, cell.run.network.layers
+    is_gpu = torch.device(run.device).type == "cuda"
     kernels = {name_kernel(layer, keys, training=True) for layer in layers}
     record = make_record(
         cell,
@@ -94,7 +95,8 @@ def train_cell(
         timing={**outcome.timing, **measure_utilization(run, speed, processes=distribution.size)},
         environment={
             "torch": str(torch.__version__),
-            **describe_device(run.device),
+            "device": run.device,
+            **({"gpu": torch.cuda.get_device_name(run.device)} if is_gpu else {}),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": " and ".join(sorted(kernels)),
             "processes": distribution.size,
@@ -107,13 +109,6 @@ def train_cell(
         attention=None if outcome.attention is None else maps_to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_shown else None,
     )
-
-
-def describe_device(device: str) -> dict[str, str]:
-    """Return the device, and the name of a GPU, as entries for a record's ``environment``."""
-    is_gpu = torch.device(device).type == "cuda"
-    named = {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
-    return {"device": device, **named}
 
 
 def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
-from qkvary.studies.running.executors.polling import needed_resources
+from qkvary.studies.running.executors.contract import Executor, TaskEnd, WorkerTask
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Cell, Study
+from qkvary.studies.study import Study
 from tests.studies.toy_study import TOY_WORKER
 
 
@@ -27,12 +26,6 @@ class Inline(Executor):
         self.runs_per_task, self.loses, self.unmade = runs_per_task, loses, unmade
         self.submitted: list[tuple[int, ...]] = []
         self.stopped = self.killed = self.closed = 0
-
-    def needs(self, cell: Cell, /) -> Resources:
-        return needed_resources(cell, 1.0)
-
-    def find_obstacle(self, needs: Resources, /) -> str | None:
-        return "runs wait for a larger node" if needs.cores == 1 else None
 
     def submit(self, fn: Any, task: WorkerTask, /) -> Future[TaskEnd]:  # type: ignore[override]
         self.submitted.append(tuple(cell.seed for cell in task.cells))

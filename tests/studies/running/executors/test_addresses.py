@@ -1,15 +1,11 @@
 """Addresses where no Ray cluster answers; no test here starts one."""
 
-import socket
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from qkvary.cli.main import main
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors import ray
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
 
@@ -52,30 +48,3 @@ def check_refused(address: str, folder: Path, capfd: pytest.CaptureFixture[str])
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert f"no Ray cluster answers at '{address}" in printed.err
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_an_address_where_something_else_listens_is_one_sentence(
-    answer: bytes,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also where it accepts the connection and never answers."""
-    monkeypatch.setattr(ray, "CONNECT_SECONDS", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        held = list[socket.socket]()
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    held.append(server.accept()[0])
-                    held[-1].sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        check_refused(f"127.0.0.1:{server.getsockname()[1]}", tmp_path, capfd)
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    assert len(held) == 1
-    held[0].close()

@@ -18,14 +18,7 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import Loopback
-from tests.studies.toy_study import (
-    TOY_WORKER,
-    check_equal,
-    ends,
-    run_toy,
-    starts,
-    toy_study,
-)
+from tests.studies.toy_study import TOY_WORKER, check_equal, ends, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 

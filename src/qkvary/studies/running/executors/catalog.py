@@ -14,25 +14,28 @@ ExecutorName = Literal["local", "ray", "slurm"]
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {
-    "ray": ("address", "gpu_share"),
-    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
+    "address": "ray",
+    "gpu_share": "ray",
+    "partition": "slurm",
+    "minutes": "slurm",
+    "runs_per_job": "slurm",
+    "parallel_jobs": "slurm",
+    "slurm": "slurm",
 }
-"""The options of each executor."""
+"""The executor of each option."""
 
 
 def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
     """Refuse an unknown executor, options that do not fit the executor, and a missing library."""
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
-    for executor, its_options in _OPTIONS.items():
-        for option in its_options:
-            if executor != name and getattr(options, option) != getattr(CLUSTER, option):
-                raise UsageError(f"expected executor {executor} with {option}, got {name}")
-    if name == "local":
-        return
-    if workers is not None:
-        raise UsageError(f"expected no workers with executor {name}, got {workers}")
-    require(_LIBRARIES[name])
+    for option, executor in _OPTIONS.items():
+        if executor != name and getattr(options, option) != getattr(CLUSTER, option):
+            raise UsageError(f"expected executor {executor} with {option}, got {name}")
+    if name != "local":
+        if workers is not None:
+            raise UsageError(f"expected no workers with executor {name}, got {workers}")
+        require(_LIBRARIES[name])
 
 
 def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:

@@ -17,6 +17,16 @@ from qkvary.arch.canonical import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
 from qkvary.studies.study import Cell
+from qkvary.training.memory import training_bytes
+
+PROCESS_BYTES = 2**30
+"""Memory of a process for torch and the data of its task, in addition to weights and
+activations."""
+DEVICE_BYTES = 2**32
+"""Minimum main memory of a run on a device, for libraries and copies of its state for
+checkpoints."""
+MEMORY_UNIT = 2**28
+"""Memory is rounded up to a multiple of this, so that similar variants can share a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +36,7 @@ class ClusterOptions:
     address: str | None = None
     """ray: address of the cluster; RAY_ADDRESS or this machine if not given."""
     gpu_share: float = 1.0
-    """ray: GPUs per run on a device; 0.25 lets four runs share one."""
+    """ray: share of a GPU for each run on a device; 0.25 lets four runs share one."""
     partition: str | None = None
     """slurm: partition of the jobs."""
     minutes: int = 60
@@ -35,47 +45,21 @@ class ClusterOptions:
     """slurm: runs that a job executes in sequence."""
     parallel_jobs: int = 256
     """slurm: maximum number of jobs that run at once."""
-    slurm: Mapping[str, str] | Sequence[str] = ()
+    slurm: Sequence[str] = ()
     """slurm: a further option for sbatch, such as account=name (can be repeated)."""
-
-    @property
-    def sbatch(self) -> dict[str, str]:
-        """The additional ``sbatch`` options, by name.
-
-        Raises:
-            UsageError: if an option is not of the form NAME=VALUE.
-        """
-        if isinstance(self.slurm, Mapping):
-            return dict(self.slurm)
-        found = [option.partition("=") for option in self.slurm]
-        if not all(name and value for name, _, value in found):
-            raise UsageError(
-                f"slurm: expected NAME=VALUE, such as account=name, got {', '.join(self.slurm)}"
-            )
-        return {name: value for name, _, value in found}
 
     def __post_init__(self) -> None:
         for name in ("runs_per_job", "parallel_jobs", "minutes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 < self.gpu_share <= 8.0:
-            raise ValueError(f"gpu_share must be above 0 and at most 8, got {self.gpu_share}")
-        if self.gpu_share > 1.0 and not float(self.gpu_share).is_integer():
-            raise ValueError(f"gpu_share above 1 must be a whole number, got {self.gpu_share}")
-        _ = self.sbatch
+        if not 0.0 < self.gpu_share <= 1.0:
+            raise ValueError(f"gpu_share must be above 0 and at most 1, got {self.gpu_share}")
+        for option in self.slurm:
+            if not all(option.partition("=")):
+                raise UsageError(f"slurm: expected NAME=VALUE, such as account=name, got {option}")
 
 
 CLUSTER = ClusterOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """The cores, GPUs and memory that a run needs."""
-
-    cores: int = 1
-    gpus: float = 0.0
-    """GPUs, possibly a share of one."""
-    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +73,8 @@ class WorkerTask:
     """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
     """Finished runs to repeat: versions of their records by run key."""
-    resources: Resources = Resources()
+    crashes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why the last task with a run was lost, by run key."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the task so that the user's classes are imported before the task is loaded."""
@@ -114,7 +99,7 @@ def _restore(_imported: None, values: Mapping[str, Any]) -> WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnd:
-    """What a task reports when it ends: the end of each run, warnings, and any error."""
+    """What a task reports when it ends."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
@@ -123,6 +108,29 @@ class TaskEnd:
     """Why no run can continue, for example because the disk is full."""
     node: str = ""
     """Name of the machine that executed the task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The cores, GPUs and memory that the runs of a task need."""
+
+    cores: int
+    gpus: float
+    """Share of a GPU; 0 for runs on a CPU."""
+    memory_bytes: int
+
+
+def needed_resources(task: WorkerTask, gpu_share: float) -> Resources:
+    """Return what the most demanding run of a task needs."""
+    runs = [cell.run for cell in task.cells]
+    on_cpu = all(run.device == "cpu" for run in runs)
+    memory = PROCESS_BYTES + max(training_bytes(run) for run in runs)
+    memory = max(memory, 0 if on_cpu else DEVICE_BYTES)
+    return Resources(
+        cores=max(run.threads for run in runs),
+        gpus=0.0 if on_cpu else gpu_share,
+        memory_bytes=-(-memory // MEMORY_UNIT) * MEMORY_UNIT,
+    )
 
 
 class Executor(concurrent.futures.Executor):
@@ -134,14 +142,6 @@ class Executor(concurrent.futures.Executor):
     """Whether tasks are executed on other machines too."""
     stop_seconds = math.inf
     """Maximum number of seconds to wait until stopped tasks have written their checkpoints."""
-
-    def needs(self, _cell: Cell, /) -> Resources:
-        """Return the cores, GPUs and memory that a run needs."""
-        return Resources()
-
-    def find_obstacle(self, _needs: Resources, /) -> str | None:
-        """Return the reason that runs with these needs would never start, or None."""
-        return None
 
     def submit_all(
         self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]

@@ -42,11 +42,11 @@ class LocalExecutor(Executor):
         self._workers: set[_Worker] = set()
         self._is_ending = False
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
         """Submit a call of a function that a worker can import."""
-        return self._threads.submit(self._call, (fn, args, kwargs))
+        return self._threads.submit(self._call, (fn, *args))
 
-    def _call(self, call: Any) -> Any:
+    def _call(self, call: tuple[Any, ...]) -> Any:
         """Pass a call to the worker of this thread; replace a worker that has ended."""
         while True:
             worker: _Worker = getattr(self._own, "worker", None) or _Worker()
@@ -114,7 +114,7 @@ class _Worker:
         self._reader = threading.Thread(target=self._read_tail, daemon=True)
         self._reader.start()
 
-    def call(self, call: Any) -> Any:
+    def call(self, call: tuple[Any, ...]) -> Any:
         """Return the result of a call, or raise its error."""
         try:
             self._calls.send(call)

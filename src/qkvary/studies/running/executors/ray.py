@@ -2,10 +2,9 @@
 
 import importlib
 import os
-import re
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from typing import Any
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
-    Resources,
+    Executor,
     TaskEnd,
     WorkerTask,
+    needed_resources,
 )
-from qkvary.studies.running.executors.polling import PollingExecutor
-from qkvary.text.numbers import data_size
 
 _PREFIXES = ("QKVARY_", "OMP_", "MKL_")
 """Prefixes of the environment variables that this process passes on to tasks."""
@@ -35,21 +33,21 @@ _NAMES = (
 """Other variables that are passed on. Everyone who sees the cluster can read them in Ray, so no
 keys or tokens."""
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for an address; Ray itself would wait for minutes and print its log."""
-_FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, 3, b"\x04"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
-"""The start of a gRPC connection, which Ray uses: a fixed text and a settings frame (RFC 9113). A
-server answers with such a frame; Ray would wait for minutes if there is none."""
-_HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
+"""Seconds to wait for an address."""
 _UNTIL_IT_ENDS = -1
 
 
-class RayExecutor(PollingExecutor):
+class RayExecutor(Executor):
     """Executes tasks on a Ray cluster."""
+
+    is_remote = True
+    stop_seconds = 60.0
 
     def __init__(self, options: ClusterOptions, _folder: Path | None = None) -> None:
         """Connect to a running cluster."""
-        super().__init__(options)
+        self.options = options
+        self._tasks: dict[Future[TaskEnd], Any] = {}
+        """Ray's references to the unfinished tasks, by future."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray: Any = importlib.import_module("ray")
         self._is_mine = not self._ray.is_initialized()
@@ -62,14 +60,17 @@ class RayExecutor(PollingExecutor):
                 # A cluster that was killed leaves its address file.
                 services: Any = importlib.import_module("ray._private.services")
                 address = services.canonicalize_bootstrap_address_or_die(address)
-            _check_port(address)
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if port.isdigit():
+                # If nothing listens there, Ray would wait for minutes.
+                socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
             self._ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="ERROR",
                 runtime_env={"env_vars": passed_on()},
             )
-        except ConnectionError as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise UsageError(
                 f"no Ray cluster answers at {address!r}: start one with `ray start --head`, or "
                 "give its --address"
@@ -77,44 +78,24 @@ class RayExecutor(PollingExecutor):
         except (ValueError, RuntimeError) as error:
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
 
-    def find_obstacle(self, needs: Resources) -> str | None:
-        """Return the reason that no node of the cluster can take a run, or None."""
-        wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        for name, least in wanted.items():
-            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
-            if least > most:
-                write = data_size if name == "memory" else "{:g}".format
-                return (
-                    f"runs wait for a node with {name} {write(least)}; those of the cluster have "
-                    f"at most {write(most)}"
-                )
-        return None
-
     # This executor accepts tasks only.
     def submit(  # type: ignore[override]
         self, fn: Callable[[WorkerTask], TaskEnd], task: WorkerTask, /
     ) -> Future[TaskEnd]:
         """Submit a task, which Ray repeats if its worker or node dies."""
-        wanted = task.resources
+        needs = needed_resources(task, self.options.gpu_share)
         remote = self._ray.remote(fn).options(
             name=task.cells[0].title,
-            num_cpus=wanted.cores,
-            num_gpus=wanted.gpus,
-            memory=wanted.memory_bytes,
+            num_cpus=needs.cores,
+            num_gpus=needs.gpus,
+            memory=needs.memory_bytes,
             max_retries=_UNTIL_IT_ENDS,
         )
-        return self.watch(remote.remote(task))
-
-    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
-        """Return the tasks that have ended."""
-        if not handles:
-            return []
-        return self._ray.wait(list(handles), num_returns=len(handles), timeout=0)[0]
-
-    def load(self, handle: Any) -> TaskEnd:
-        """Return what an ended task reported."""
-        return self._ray.get(handle)
+        reference = remote.remote(task)
+        future: Future[TaskEnd] = reference.future()
+        self._tasks[future] = reference
+        future.add_done_callback(self._tasks.pop)
+        return future
 
     def stop(self) -> None:
         """Interrupt the running tasks, and drop the others."""
@@ -125,12 +106,11 @@ class RayExecutor(PollingExecutor):
         self._cancel(force=True)
 
     def _cancel(self, *, force: bool) -> None:
-        for handle in list(self.pending):
-            self._ray.cancel(handle, force=force)
+        for reference in list(self._tasks.values()):
+            self._ray.cancel(reference, force=force)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Disconnect from the cluster, unless the caller had connected to it."""
-        super().shutdown(wait, cancel_futures=cancel_futures)
         if self._is_mine:
             self._ray.shutdown()
 
@@ -143,26 +123,6 @@ def passed_on() -> dict[str, str]:
         if name.startswith(_PREFIXES) or name in _NAMES
     }
     return {**found, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
-
-
-def _check_port(address: str) -> None:
-    """Check that a server that speaks Ray's protocol (gRPC) listens at an address HOST:PORT.
-
-    Addresses of any other form are not checked here, because Ray resolves them.
-    """
-    found = _HOST_AND_PORT.fullmatch(address)
-    if found is None:
-        return
-    try:
-        place = (found["host"], int(found["port"]))
-        with socket.create_connection(place, timeout=CONNECT_SECONDS) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") in ("0", "false"):
-                connection.sendall(_PREFACE)
-                answer = connection.makefile("rb").read(_FRAME_BYTES)
-                if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != _SETTINGS:
-                    raise ConnectionError(f"{address} does not speak gRPC")
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise ConnectionError(str(error)) from error
 
 
 open_executor = RayExecutor

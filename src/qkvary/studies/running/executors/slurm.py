@@ -1,28 +1,34 @@
 """Slurm through submitit: each job of an array executes several runs."""
 
+import concurrent.futures
 import importlib
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from qkvary.storage.durable import make_directory, remove_dir
+from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.contract import ClusterOptions, Resources, TaskEnd, WorkerTask
-from qkvary.studies.running.executors.polling import PollingExecutor
+from qkvary.studies.running.executors.contract import (
+    ClusterOptions,
+    Executor,
+    Resources,
+    TaskEnd,
+    WorkerTask,
+    needed_resources,
+)
 
 FOLDER = "slurm"
 """The folder inside the store that has one folder per runner, with submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
-"""Maximum number of seconds to wait for the end of cancelled jobs before their files are
-removed."""
+"""Maximum number of seconds to wait for the end of cancelled jobs."""
 _OWN_ONLY = 0o700
 
 
@@ -38,8 +44,11 @@ class _Job:
         return helpers.DelayedSubmission(self, function, task)
 
 
-class SlurmExecutor(PollingExecutor):
+class SlurmExecutor(Executor):
     """Executes tasks in Slurm jobs or, for tests, in local processes, both through submitit."""
+
+    is_remote = True
+    stop_seconds = 60.0
 
     def __init__(
         self,
@@ -49,39 +58,45 @@ class SlurmExecutor(PollingExecutor):
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
         """Prepare to submit jobs; for tests, ``local`` runs them as processes of this machine."""
-        super().__init__(options)
-        # Every check of a job reads the shared folder.
-        self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
                 "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
             )
+        self.options = options
         self.runs_per_task = options.runs_per_job
         self._submitit: Any = importlib.import_module("submitit")
         self._cluster = cluster
         own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._folder = folder.absolute() / FOLDER / own
-        self._failed = self._cancelled = False
+        self._pending: dict[Any, Future[TaskEnd]] = {}
+        """The futures of the jobs that have not ended."""
+        self._closed = threading.Event()
+        self._poller = threading.Thread(target=self._poll, daemon=True)
+        self._poller.start()
 
     def submit_all(
         self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]
     ) -> list[Future[TaskEnd]]:
-        """Submit tasks as job arrays; tasks with the same needs share an array."""
+        """Submit tasks as job arrays; consecutive tasks with the same needs share an array."""
         make_directory(self._folder)
         # The folder holds pickles, which other users must not replace.
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
-        futures: dict[int, Future[TaskEnd]] = {}
-        for needs in dict.fromkeys(task.resources for task in tasks):
-            array = [number for number, task in enumerate(tasks) if task.resources == needs]
-            some = [tasks[number] for number in array]
+        futures: list[Future[TaskEnd]] = []
+        arrays: dict[Resources, list[WorkerTask]] = {}
+        for task in tasks:
+            needs = needed_resources(task, self.options.gpu_share)
+            arrays.setdefault(needs, []).append(task)
+        for needs, some in arrays.items():
             try:
                 jobs = self._scheduler(needs).map_array(_Job(), [function] * len(some), some)
             except self._submitit.core.utils.FailedJobError as error:
                 last = str(error).strip().splitlines()[-1]
                 raise UsageError(f"Slurm refuses the jobs: {last}") from error
-            futures |= {n: self.watch(job) for n, job in zip(array, jobs, strict=True)}
-        return [futures[number] for number in range(len(tasks))]
+            for job in jobs:
+                self._pending[job] = Future()
+                futures.append(self._pending[job])
+        return futures
 
     def _scheduler(self, needs: Resources) -> Any:
         chosen = self.options
@@ -94,53 +109,44 @@ class SlurmExecutor(PollingExecutor):
             "slurm_array_parallelism": chosen.parallel_jobs,
         }
         if needs.gpus:
-            parameters["gpus_per_node"] = max(1, round(needs.gpus))
+            parameters["gpus_per_node"] = 1
         if chosen.partition is not None:
             parameters["slurm_partition"] = chosen.partition
         if chosen.slurm:
-            parameters["slurm_additional_parameters"] = chosen.sbatch
+            given = dict(option.split("=", 1) for option in chosen.slurm)
+            parameters["slurm_additional_parameters"] = given
         scheduler.update_parameters(**parameters)
         return scheduler
 
-    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
-        """Return the jobs that have ended."""
-        return [job for job in handles if job.done()]
-
-    def load(self, handle: Any) -> TaskEnd:
-        """Return what the task of an ended job reported."""
-        try:
-            return handle.result()
-        except Exception:
-            # Its log is kept if the task was not cancelled.
-            self._failed |= not self._cancelled
-            raise
+    def _poll(self) -> None:
+        """Settle the futures of jobs that have ended, until the executor is shut down."""
+        # Every check of a job reads the shared folder.
+        seconds = 0.1 if self._cluster == "local" else POLL_SECONDS
+        while not self._closed.wait(seconds):
+            for job, future in list(self._pending.items()):
+                try:
+                    if not job.done():
+                        continue
+                    future.set_result(job.result())
+                # A damaged pickle can raise any exception.
+                except Exception as error:  # noqa: BLE001
+                    future.set_exception(error)
+                del self._pending[job]
 
     def stop(self) -> None:
         """Cancel the jobs; Slurm kills those that do not end."""
-        self._cancelled = True
-        for job in list(self.pending):
+        for job in list(self._pending):
             job.cancel(check=False)
 
     def kill(self) -> None:
-        """Cancel the jobs, and remove their files without waiting for their end."""
+        """Cancel the jobs; Slurm kills those that do not end."""
         self.stop()
-        self._remove_files()
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Remove the files of the jobs, unless one of them failed."""
-        deadline = time.monotonic() + END_SECONDS
-        while self.pending and time.monotonic() < deadline:
-            time.sleep(0.05)
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        if self._cancelled or not self.pending:
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        if self._folder.exists() and not self._failed:
-            remove_dir(self._folder)
-            # Another runner may still have a folder here.
-            with suppress(OSError):
-                self._folder.parent.rmdir()
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Wait a moment for cancelled jobs, then stop polling."""
+        concurrent.futures.wait([*self._pending.values()], END_SECONDS)
+        self._closed.set()
+        self._poller.join()
 
 
 open_executor = SlurmExecutor

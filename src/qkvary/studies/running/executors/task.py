@@ -2,7 +2,6 @@
 
 import importlib
 import socket
-import threading
 
 from qkvary.storage.environment import stop_in_order
 from qkvary.storage.errors import QkvaryError, UsageError
@@ -19,47 +18,41 @@ def execute_task(task: WorkerTask) -> TaskEnd:
     """
     ends, warnings = dict[str, CellEnd](), list[str]()
     error: QkvaryError | None = None
-    stopping = threading.Event()
-
-    def stop(_number: int) -> None:
-        stopping.set()
-        TERMINATED.set()
-
-    with stop_in_order(stop):
+    TERMINATED.clear()
+    with stop_in_order(lambda _number: TERMINATED.set()):
         try:
-            _execute(task, stopping, ends, warnings)
+            _execute(task, ends, warnings)
         except QkvaryError as found:
             error = found
     return TaskEnd(ends=ends, warnings=tuple(warnings), error=error, node=socket.gethostname())
 
 
-def _execute(
-    task: WorkerTask, stopping: threading.Event, ends: dict[str, CellEnd], warnings: list[str]
-) -> None:
+def _execute(task: WorkerTask, ends: dict[str, CellEnd], warnings: list[str]) -> None:
     # The runner has made the folder.
     if not task.store.is_dir():
         raise UsageError(
             f"expected a folder of runs that all nodes see under the same path, got {task.store}: "
             "name another folder with --out"
         )
-    store, train = Store(task.store), importlib.import_module(task.trainer).train_cell
-
-    def is_stopping() -> bool:
-        return stopping.is_set() or RUNNER_GONE.is_set()
-
+    train_cell = importlib.import_module(task.trainer).train_cell
     for cell in task.cells:
-        if is_stopping():
+        if _is_stopping():
             return
 
         def note(event: Event, title: str = cell.title) -> None:
             warnings.extend([f"{title}: {event.warning}"] if event.warning else [])
 
         ends[cell.run_key] = execute_cell(
-            store,
+            Store(task.store),
             cell,
-            train,
-            stop=is_stopping,
+            train_cell,
+            stop=_is_stopping,
             callbacks=Callbacks(on_event=note),
             options=task.options,
             again=task.again.get(cell.run_key),
+            crash=task.crashes.get(cell.run_key, ""),
         )
+
+
+def _is_stopping() -> bool:
+    return TERMINATED.is_set() or RUNNER_GONE.is_set()

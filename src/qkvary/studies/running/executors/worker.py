@@ -9,12 +9,11 @@ import queue
 import signal
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
 
 from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED
-
-Calls = queue.SimpleQueue[Any]
 
 
 def serve() -> int:
@@ -27,12 +26,12 @@ def serve() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
-    calls: Calls = queue.SimpleQueue()
+    calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(calls,), daemon=True).start()
     while (call := calls.get()) is not None:
-        function, args, kwargs = call
         try:
-            answer = True, function(*args, **kwargs)
+            function, *args = ForkingPickler.loads(call)  # pyright: ignore[reportAttributeAccessIssue]
+            answer = True, function(*args)
         # The exception is raised in the process that made the call.
         except Exception as error:  # noqa: BLE001
             answer = False, error
@@ -45,26 +44,17 @@ def serve() -> int:
     return 0
 
 
-def _read(calls: Calls) -> None:
+def _read(calls: queue.SimpleQueue[bytes | None]) -> None:
     """Read calls in a separate thread, so that the end of the pipe is noticed even during a call.
 
     The end of the pipe stops the call that is in progress.
     """
     pipe = Connection(os.dup(0), writable=False)
-    while True:
-        try:
-            calls.put(pipe.recv())
-        except (EOFError, OSError):
-            break
-        # The exception is raised where the call would be executed.
-        except Exception as error:  # noqa: BLE001
-            calls.put((_fail, (error,), {}))
+    with suppress(EOFError, OSError):
+        while True:
+            calls.put(pipe.recv_bytes())
     RUNNER_GONE.set()
     calls.put(None)
-
-
-def _fail(error: Exception) -> None:
-    raise error
 
 
 if __name__ == "__main__":
