@@ -118,7 +118,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate("tiny", __file__, split="dev"), "train, validation, test, got 'dev'"),
     (lambda: qk.evaluate((MODEL, None), __file__), "checkpoint with a tokenizer, or a prepared"),
     (lambda: qk.evaluate("tiny", tasks=()), "expected tasks, got none"),
-    (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "a limit of at least 1, got 0"),
+    (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "limit: expected at least 1, got 0"),
     (lambda: qk.cost("300M", batch=None), "batch: expected a whole number such as '32k', got None"),
     (lambda: qk.cost("300M", decimal="no"), "decimal: expected True or False, got 'no'"),
     (lambda: qk.plan("300M", gpu="t4", price="1"), "price: expected a number, got '1'"),

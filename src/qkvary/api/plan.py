@@ -1,10 +1,11 @@
 """Plan a deployment: exact savings, memory, speed, price, and dominated variants."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import AnyModel, Variants
 from qkvary.api.results import Result
 from qkvary.costs.comparison import choose_context
@@ -18,7 +19,7 @@ from qkvary.reports.plan import plan_report
 from qkvary.text.numbers import Count, Share
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """The device to plan for."""
 
@@ -42,7 +43,7 @@ class Hardware:
         )
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load to plan for: context, users and number formats."""
 
@@ -60,7 +61,7 @@ class Load:
     """Kind of task: causal text, sets, or images."""
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
     """Serving or training, and the settings of training."""
 

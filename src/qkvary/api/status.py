@@ -17,9 +17,9 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count
 
-RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
-STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
-PROBLEMS: tuple[RunState, ...] = ("failed", "diverged", "damaged")
+RunOutcome = Literal["done", "failed", "diverged", "running", "open", "damaged"]
+STATES: tuple[RunOutcome, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
+PROBLEMS: tuple[RunOutcome, ...] = ("failed", "diverged", "damaged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RunStatus:
     run_key: str
     group: str
     """The variant; without a study, the task and the variant."""
-    state: RunState
+    state: RunOutcome
     note: str
     """The owner, the reason for a failure, or the damage."""
 
@@ -37,7 +37,6 @@ class RunStatus:
 @verb
 def status(
     study: AnyStudy | None = None,
-    /,
     *,
     part: Part = PART,
     out: Path = RUNS,
@@ -63,8 +62,8 @@ def status(
             )
         planned = dict.fromkeys(store.keys(), "")
     else:
-        chosen, _ = choose_runs(store, study, part)
-        planned = {cell.run_key: cell.variant for cell in chosen.cells()}
+        selected, _ = choose_runs(store, study, part)
+        planned = {cell.run_key: cell.variant for cell in selected.cells()}
     found = tuple(_read_status(store, key, group) for key, group in planned.items())
     counts = Counter(one.state for one in found)
     report = Report(
@@ -102,7 +101,7 @@ def _read_status(store: Store, key: str, group: str) -> RunStatus:
         name = group or f"{record.task} {record.variant}"
         return RunStatus(run_key=key, group=name, state=record.status, note=record.message)
     owner = store.owner(key)
-    state: RunState = "running" if owner else store.state(key)
+    state: RunOutcome = "running" if owner else store.state(key)
     return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
 
 

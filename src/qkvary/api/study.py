@@ -4,10 +4,10 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import PART, AnyStudy, Part, choose_study
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
@@ -35,7 +35,7 @@ REFRESH_SECONDS = 20
 """Seconds after which the page of an unfinished study reloads itself."""
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """Options for running a study: its processes, logs and failed runs."""
 
@@ -96,7 +96,7 @@ def study(
     if running.dry_run:
         return Result(None, _plan(chosen, store, running.workers or usable_cores()))
     how = replace(how, executor=load_executor(running.executor, cluster, store.path))
-    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
+    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
     folder = report_folder(chosen.name, store.path)
     page = folder / "report.html"
     published: list[str] = []

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import Seeds, Terminal, Variants
+from qkvary.api.options import SILENT, Seeds, Terminal, Variants
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
@@ -82,7 +82,7 @@ def train(
     options: TrainingOptions = NO_OPTIONS,
     out: Path = RUNS,
     dry_run: bool = False,
-    terminal: Terminal | None = None,
+    terminal: Terminal = SILENT,
 ) -> "TrainingResult":
     """Train a language model: a preset, its variants, and any text.
 
@@ -99,16 +99,16 @@ def train(
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
         dry_run: Print the planned runs, and run nothing.
-        terminal: Functions that show progress and messages.
+        terminal: Shows progress and messages.
 
     Raises:
         ValueError: for an unknown preset, device or variant, or options that make no sense.
         StoppedError: if a signal stopped the training; the same command resumes it.
         QkvaryError: if there is not enough data, disk space or memory.
     """
-    chosen, shown, store = find_preset(preset), terminal or Terminal(), Store(out)
+    base, store = find_preset(preset), Store(out)
     options.check()
-    call = shown.command or _describe_call(
+    call = terminal.command or _describe_call(
         preset,
         options,
         data=data,
@@ -118,15 +118,15 @@ def train(
     )
     options = _with_threads(options)
     with _join_processes(options) as distribution:
-        shown = shown if distribution.is_first else Terminal()
-        if not (dry_run or store.keys()):
-            # A store with runs may hold the requested ones, which can be shown anywhere.
+        if not distribution.is_first:
+            terminal = SILENT
+        if not dry_run:
             _require_machine(options)
-        planned = _find_data(chosen, data, options, shown, distribution, dry_run=dry_run)
+        planned = _find_data(base, data, options, terminal, distribution, dry_run=dry_run)
 
         def study_of(steps: int | None) -> Study:
             full = replace(options, steps=steps, minutes=None)
-            return training_study(chosen, planned, variants=variants, seeds=seeds, options=full)
+            return training_study(base, planned, variants=variants, seeds=seeds, options=full)
 
         steps = options.steps
         if (minutes := options.minutes) is not None:
@@ -139,8 +139,8 @@ def train(
         _require_sizes(study, planned, distribution)
         if not dry_run:
             requested = study.cells()[0].run.execution
-            study = _with_stored_settings(study, store, options, distribution, shown)
-            _train_cells(study, requested, store, planned, options, distribution, call, shown)
+            study = _with_stored_settings(study, store, options, distribution, terminal)
+            _train_cells(study, requested, store, planned, options, distribution, call, terminal)
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
@@ -150,7 +150,7 @@ def train(
         nothing = Report(subject="", question=study.question)
         report = plan_report(study, store, planned) if distribution.is_first else nothing
         return TrainingResult(None, report, study=study, store=store)
-    return describe_runs(study, store, call, planned.problem)
+    return describe_runs(study, store, call)
 
 
 def _describe_call(preset: str, options: TrainingOptions, **given: object) -> str:
@@ -170,10 +170,10 @@ def _with_threads(options: TrainingOptions) -> TrainingOptions:
 
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
-    """Join the process group that torchrun started; without torchrun there is one process."""
+    """Join the process group that torchrun started, if it started more than one process."""
     from qkvary.training.distribution import Distribution
 
-    if "WORLD_SIZE" not in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext(Distribution())
     # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
@@ -329,11 +329,10 @@ def _train_cells(
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)
     if left:
-        _require_machine(options)
         shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
     if distribution.is_first and (left or is_writable(store.path)):
         note_training(store, study, call, options.minutes)
-    chosen = CellOptions(
+    cell_options = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=options.keep,
         tracker=options.log,
@@ -346,11 +345,10 @@ def _train_cells(
 
     def stop(_number: int) -> None:
         stopping.set()
-        if shown.command:
-            # A person typed the command, and waits.
+        if shown.command is not None:
             announce_stop()
 
-    with _Progress(shown) as progress, stop_in_order(stop) as received:
+    with _TrainingDisplay(shown) as display, stop_in_order(stop) as received:
         while left:
             busy: dict[str, Cell] = {}
             for key, cell in left.items():
@@ -362,10 +360,10 @@ def _train_cells(
                         cell,
                         train_in,
                         stop=stopping.is_set,
-                        callbacks=progress.callbacks,
-                        options=chosen,
+                        callbacks=display.callbacks,
+                        options=cell_options,
                         on_first=distribution.run_on_first,
-                        on_claim=progress.begin,
+                        on_claim=display.begin,
                     )
                 if end.outcome == "stopped":
                     raise StoppedError(received[0] if received else signal.SIGTERM)
@@ -373,20 +371,20 @@ def _train_cells(
                     busy[key] = cell
                 record = store.record(key) if end.outcome == "made" else None
                 if record is not None:
-                    progress.end(cell, record, end.seconds)
+                    display.end(cell, record, end.seconds)
             if len(busy) == len(left):
                 key, cell = next(iter(busy.items()))
-                progress.wait(cell, store.owner(key))
+                display.wait(cell, store.owner(key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
 
 
-class _Progress(AbstractContextManager["_Progress"]):
+class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
     """Shows the progress of the runs in training."""
 
     def __init__(self, shown: Terminal) -> None:
         self._shown = shown
-        self.callbacks = Callbacks(on_event=self._progress, on_log=self._log)
+        self.callbacks = Callbacks(on_event=self._show_event, on_log=self._log)
         self._open = ExitStack()
         self._update: Callable[..., None] = ignore
         self._cell: Cell | None = None
@@ -438,7 +436,7 @@ class _Progress(AbstractContextManager["_Progress"]):
             case _:
                 pass
 
-    def _progress(self, event: Event) -> None:
+    def _show_event(self, event: Event) -> None:
         cell = self._cell
         if event.warning:
             self._shown.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
