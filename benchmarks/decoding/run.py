@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 from cyclopts import Parameter
 
@@ -19,7 +19,7 @@ from decoding.records import (
     from_json,
 )
 from qkvary.api.arguments import verb
-from qkvary.api.options import SILENT, Terminal, complete_checkpoint, complete_variant
+from qkvary.api.options import SILENT, Terminal
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
@@ -30,9 +30,6 @@ from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import Threads
 from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import CountFromZero, check_seed, parse_count
-
-if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
 
 DEFAULT_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
@@ -100,15 +97,9 @@ DEFAULT_NETWORK = Network()
 DEFAULT_MEASURING = Measuring()
 
 
-def complete_model(context: "CompletionContext") -> Iterator[str]:
-    """Yield the names of networks and checkpoints, and matching paths, for the shell."""
-    yield from NETWORKS
-    yield from complete_checkpoint(context)
-
-
 @verb
 def bench_decode(
-    model: Annotated[str | None, Parameter(completer=complete_model)] = None,
+    model: str | None = None,
     /,
     *,
     variant: Annotated[
@@ -116,7 +107,6 @@ def bench_decode(
         Parameter(
             name=("--variant", "--variants"),
             consume_multiple=(1, None),
-            completer=complete_variant,
         ),
     ] = (),
     cases: Cases = DEFAULT_CASES,

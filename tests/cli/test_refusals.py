@@ -100,7 +100,7 @@ REFUSED = {
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
         "bytes --data text --against x": "expected tasks, got only a prepared data set",
-        "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
+        "bytes --tasks piqa --fewshot -1": "fewshot: expected a whole number such as",
     },
     "export": {
         "learned --out new --to gguf": "that llama.cpp's GPT-2 can express, got the norm placement",

@@ -29,8 +29,6 @@ from qkvary.conversions.catalog import (
     BY_LAYER,
     load_method,
     load_rewrite,
-    method_names,
-    rewrite_names,
 )
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
@@ -53,7 +51,7 @@ HEALING = ".healing"
 class CacheForm:
     """Options for the form and the size of a smaller cache."""
 
-    to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
+    to: str | None = None
     """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
     heads), or one of the baselines mean-pooled, key-as-value, least-squares."""
     cache: Share | None = None
@@ -108,9 +106,7 @@ def convert(
 @verb
 def convert(
     model: Checkpoint,
-    rewrite: Annotated[
-        str | None, Parameter(name="--rewrite", completer=lambda _: rewrite_names())
-    ] = None,
+    rewrite: Annotated[str | None, Parameter(name="--rewrite")] = None,
     *,
     smaller: SmallerCacheOptions = SMALLER,
     layer: int | None = None,

@@ -80,6 +80,14 @@ class Batching(NetworkOptions):
 READING, ASKING, BATCHING = Reading(), Asking(), Batching()
 
 
+def _silence_lm_eval(*, offline: bool) -> None:
+    """Set variables that lm-eval and its libraries read when they are first imported."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
 @overload
 def evaluate(
     model: Checkpoint, data: Texts, *, tasks: None = None, **options: Any
@@ -139,21 +147,18 @@ def evaluate(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    # lm-eval and its libraries read these variables when they are first imported, below.
-    if terminal.command is not None and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
-    if terminal.command is not None and questions is not None and not questions.others:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     asked = None
     if questions is not None:
         require("lm_eval")
+        if terminal.command is not None:
+            _silence_lm_eval(offline=not questions.others)
         from qkvary.inference.evaluation.task_measurement import prepare_tasks
 
         asked = prepare_tasks(questions)
     # Whether a network that is passed in has a tokenizer is checked when the text is opened.
     is_path = isinstance(model, str | os.PathLike)
-    reads = text is not None and is_path and not is_prepared(text.data[0])
-    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=reads or bool(asked))
+    speaks = asked is not None or (text is not None and is_path and not is_prepared(text.data[0]))
+    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=speaks)
     how: dict[str, Any] = {
         "batch_size": batching.batch_size,
         "show_progress": terminal.show_progress,

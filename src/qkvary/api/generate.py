@@ -1,7 +1,7 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from qkvary.api.arguments import verb
@@ -34,6 +34,7 @@ from qkvary.text.numbers import CountFromZero
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
+    from qkvary.inference.beams import Beam
     from qkvary.inference.decoding import CacheMaker
 
 BATCH = 16
@@ -138,7 +139,7 @@ def generate(
         prompts,
         max_tokens=loaded.network.config.max_tokens,
         tokens=tokens,
-        sampling=sampling,
+        sampling=replace(sampling, temperature=sampling.divisor),
         stop=answering.stop,
         seed=answering.seed,
         logprobs=answering.logprobs,
@@ -147,20 +148,7 @@ def generate(
     if answering.beams is None:
         answers, found = _sample(loaded, requests, prompts, new_cache, decoding, terminal), []
     else:
-        # The search takes as long to import as torch.
-        from qkvary.inference.beams import search
-
-        found = [
-            search(
-                loaded.network,
-                request,
-                beams=answering.beams,
-                length_penalty=answering.length_penalty,
-                tokenizer=own,
-                new_cache=new_cache,
-            )
-            for request in requests
-        ]
+        found = _search(loaded, requests, new_cache, answering)
         answers = [
             Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
             for best, *_ in found
@@ -227,3 +215,24 @@ def _sample(
             events[index].append(event)
             show(index, event.text, event.finish is not None)
     return list(map(collect, events))
+
+
+def _search(
+    loaded: "LoadedModel",
+    requests: Sequence[Request],
+    new_cache: "CacheMaker",
+    answering: Answering,
+) -> "list[list[Beam]]":
+    from qkvary.inference.beams import search
+
+    return [
+        search(
+            loaded.network,
+            request,
+            beams=answering.beams or 0,
+            length_penalty=answering.length_penalty,
+            tokenizer=loaded.tokenizer,
+            new_cache=new_cache,
+        )
+        for request in requests
+    ]

@@ -1,22 +1,19 @@
 """Parameters that several verbs share, the functions that read them, and groups of options."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Union, cast
 
 from cyclopts import Parameter
 
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
-from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import AnyVariant
-from qkvary.data.checkpoint_names import checkpoint_names, packaged_names
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
@@ -25,8 +22,6 @@ from qkvary.text.numbers import Reads, as_several
 from qkvary.text.progress_line import ShowProgress, ignore, no_progress
 
 if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
-
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
@@ -58,34 +53,6 @@ class Terminal(NamedTuple):
 
 
 SILENT = Terminal()
-
-
-def complete_study(_context: object) -> Iterator[str]:
-    """Yield the names of studies, for the shell."""
-    # Other verbs need no studies.
-    from qkvary.studies.catalog import study_names
-
-    yield from study_names()
-
-
-def complete_variant(_context: object) -> Iterator[str]:
-    """Yield the labels of the variants, for the shell."""
-    yield from (one.label for one in VARIANTS)
-
-
-def complete_model(_context: object) -> Sequence[str]:
-    """Return the names of models, for the shell."""
-    from qkvary.arch.families.sizes import name_sizes
-
-    return (*name_sizes(), *packaged_names())
-
-
-def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
-    """Yield the names of checkpoints and matching paths, for the shell."""
-    yield from checkpoint_names()
-    folder = context.incomplete[: context.incomplete.rfind("/") + 1]
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
 
 
 # ---- readers of arguments
@@ -149,7 +116,6 @@ Checkpoint = Annotated[
         help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
         "folder or file: our own, a .gguf, a llama2.c .bin, a character model. In Python also what "
         "qk.load returned.",
-        completer=complete_checkpoint,
     ),
 ]
 CheckpointTokenizer = Annotated[
@@ -165,22 +131,19 @@ AnyModel = Annotated[
     Parameter(
         help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
         "(.gguf, .bin, a folder), or a hub id. In Python also a configuration or a network.",
-        completer=complete_model,
     ),
 ]
 Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
 """One variant or several, each given as a value or by its label."""
 Variants = Annotated[
     Labels,
-    Parameter(
-        name=("--variant", "--variants"), consume_multiple=(1, None), completer=complete_variant
-    ),
+    Parameter(name=("--variant", "--variants"), consume_multiple=(1, None)),
 ]
 """The variants that a verb compares."""
 Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
 Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
 """Files or folders of texts."""
-AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
+AnyStudy = Union[StrPath, "Study"]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 
@@ -280,10 +243,7 @@ class Part:
     """Only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
     """Only this setting (can be repeated)."""
-    variants: Annotated[
-        tuple[str, ...],
-        Parameter(name=("--variant", "--variants"), completer=complete_variant),
-    ] = ()
+    variants: Annotated[tuple[str, ...], Parameter(name=("--variant", "--variants"))] = ()
     """Only this variant and the baseline (can be repeated)."""
 
     def typed(self, study: str) -> str:

@@ -2,23 +2,20 @@
 
 import json
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import (
     SILENT,
     CheckpointTokenizer,
     Terminal,
-    complete_checkpoint,
     find_model,
     open_checkpoint,
 )
 from qkvary.api.results import Result, say_in_lines
+from qkvary.arch.models import Model
 from qkvary.costs.engines import allocate_llama_cpp
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.inference.engines import ENGINES, EngineName, Serving
@@ -66,7 +63,7 @@ STARTING = Starting()
 
 @verb
 def serve(
-    model: Annotated[str, Parameter(completer=complete_checkpoint)],
+    model: str,
     *,
     engine: EngineName = "llama.cpp",
     context: Count | None = None,
@@ -100,7 +97,7 @@ def serve(
     found, source = ENGINES[engine], find_checkpoint(model)
     program, key = found.find(starting.program, users), _read_key(starting)
     port = choose_port(starting.host, starting.port)
-    path, notes = _prepare(source, model, engine, weights, tokenizer)
+    path = _prepare(source, model, engine, weights, tokenizer, terminal)
     described = find_model(path)
     longest = described.max_tokens or LONGEST
     if context is not None and context > longest:
@@ -117,18 +114,11 @@ def serve(
     )
     log = served_folder() / "logs" / f"{source.stem}-{port}.log"
     make_directory(log.parent)
-    for note in notes:
-        terminal.say(f"- {note}")
     terminal.say(f"{found.title} starts; its log is {log}")
     with run_engine(found, asked, program, log) as server:
         head = f"{server.url} is ready (users: {asked.users}, tokens each: {asked.context:,})"
         terminal.say(head)
-        predicted = None
-        if engine == "llama.cpp":
-            with suppress(ValueError):
-                cells = asked.context * asked.users
-                allocation = allocate_llama_cpp(described, context=cells, sequences=asked.users)
-                predicted = allocation.total_bytes
+        predicted = _predict(described, asked) if engine == "llama.cpp" else None
         if server.cache is not None:
             nbytes = server.cache.nbytes
             held = "" if nbytes is None else f" in {data_size(nbytes)}"
@@ -165,18 +155,20 @@ def _read_key(starting: Starting) -> str | None:
 
 
 def _prepare(
-    source: Path, model: str, engine: EngineName, weights: Weights | None, tokenizer: str | None
-) -> tuple[Path, tuple[str, ...]]:
-    """Return the file or folder that the engine loads, and notes on what a new export gives up.
-
-    The network is loaded only to export it.
-    """
+    source: Path,
+    model: str,
+    engine: EngineName,
+    weights: Weights | None,
+    tokenizer: str | None,
+    terminal: Terminal,
+) -> Path:
+    """Return the file or folder that the engine loads; say what a new export gives up."""
     is_gguf = engine == "llama.cpp"
     if source.suffix == ".gguf" if is_gguf else is_stock_folder(source):
         for option, value in {"--weights": weights, "--tokenizer": tokenizer}.items():
             if value is not None:
                 raise UsageError(f"expected no {option}, since {source} is served unchanged")
-        return source, ()
+        return source
     path = served_folder() / name_export(source, engine, tokenizer)
     if is_gguf:
         path = path.with_name(f"{path.name}-{weights or 'f32'}.gguf")
@@ -185,7 +177,7 @@ def _prepare(
     else:
         require("transformers")
     if path.exists():
-        return path, ()
+        return path
     loaded, _ = open_checkpoint(model, tokenizer, speaks=True)
     from qkvary.checkpoints.chat_templates import read_chat_template
 
@@ -193,11 +185,15 @@ def _prepare(
     if is_gguf:
         from qkvary.checkpoints.gguf.export import export_gguf
 
-        return path, export_gguf(loaded, path, weights or "f32", chat_template=template).notes
-    from qkvary.checkpoints.huggingface.folders import export_folder
+        made = export_gguf(loaded, path, weights or "f32", chat_template=template)
+    else:
+        from qkvary.checkpoints.huggingface.folders import export_folder
 
-    to = _choose_class(loaded.network.config)
-    return path, export_folder(loaded, path, to=to, chat_template=template).notes
+        to = _choose_class(loaded.network.config)
+        made = export_folder(loaded, path, to=to, chat_template=template)
+    for note in made.notes:
+        terminal.say(f"- {note}")
+    return path
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
@@ -214,6 +210,15 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
     raise UsageError(
         f"expected a network that vLLM supports, got one with unsupported parts ({lacks})"
     )
+
+
+def _predict(model: Model, asked: Serving) -> int | None:
+    """Return the bytes of llama.cpp's cache, as in ``plan``; None if they cannot be computed."""
+    try:
+        cells = asked.context * asked.users
+        return allocate_llama_cpp(model, context=cells, sequences=asked.users).total_bytes
+    except ValueError:
+        return None
 
 
 def _make_request(url: str, asked: Serving) -> str:

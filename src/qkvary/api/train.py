@@ -26,9 +26,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import SILENT, Seeds, Terminal, Variants
@@ -59,7 +57,7 @@ from qkvary.studies.trainings import find_similar_runs, note_training
 from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ignore
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.presets import Preset, find_preset, preset_names
+from qkvary.training.presets import Preset, find_preset
 from qkvary.training.progress import Callbacks, Event
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ BUSY_SECONDS = 0.5
 
 @verb
 def train(
-    preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
+    preset: str,
     *,
     data: str | None = None,
     variants: Variants = (),

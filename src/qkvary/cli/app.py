@@ -15,7 +15,6 @@ Errors become exit codes in ``qkvary.cli.main``.
 import inspect
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -209,11 +208,7 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
     """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
-    if "COLUMNS" in os.environ:
-        # If COLUMNS is not a positive number, the width of the terminal counts.
-        columns = shutil.get_terminal_size((width, 0)).columns
-    else:
-        columns = None if target.isatty() else width
+    columns = None if target.isatty() or "COLUMNS" in os.environ else width
     return _Console(file=target, width=columns, highlight=False, emoji=False, soft_wrap=False)
 
 

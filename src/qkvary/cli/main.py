@@ -4,7 +4,6 @@
 importing the file. ``cli.app`` turns verbs into commands.
 """
 
-import codecs
 import errno
 import io
 import os
@@ -26,10 +25,6 @@ from qkvary.storage.errors import StoppedError
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import printable, suggest
 
-NEAR = dict(
-    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
-)
-"""ASCII replacements for characters that a stream cannot encode."""
 LONGEST_MESSAGE = 2000
 """Maximum printed length of an error message, in characters; a message may quote a long value."""
 
@@ -39,8 +34,6 @@ PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; 3, 5, 6, 7 and 128 + a signal come from the ``exit_code`` of an error."""
-RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work as they run, and so can be resumed, as tuples of words."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -66,37 +59,20 @@ def is_first_process() -> bool:
 
 def print_error(message: str) -> None:
     """Print one error on standard error: what failed and what to do, without control characters."""
-    stream = sys.stderr
-    if stream is None or stream.closed:
-        return
-    never_fail_to_encode(stream)
+    never_fail_to_encode(sys.stderr)
     lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
     text = "\n".join(lines) or "failed without a message"
     text = text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
-    try:
-        stream.write("qkvary: " + printable(text) + "\n")
-        stream.flush()
-    except OSError:
-        # Standard error is closed; only the exit code remains.
-        return
+    # If standard error is closed, only the exit code remains.
+    with suppress(OSError):
+        sys.stderr.write("qkvary: " + printable(text) + "\n")
+        sys.stderr.flush()
 
 
 def never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream replace characters that it cannot encode, for example a dash by a hyphen."""
+    """Let a stream escape characters that it cannot encode."""
     if isinstance(stream, io.TextIOWrapper):
-        codecs.register_error("qkvary", _replace)
-        stream.reconfigure(errors="qkvary")
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    near = (
-        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
-        for letter in letters
-    )
-    return "".join(near), error.end
+        stream.reconfigure(errors="backslashreplace")
 
 
 def command_names() -> tuple[str, ...]:
@@ -159,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        print_error(_describe_interruption())
+        print_error("interrupted")
         return INTERRUPTED
     # The one place where errors become exit codes.
     except Exception as error:  # noqa: BLE001
@@ -174,7 +150,7 @@ def _run(arguments: list[str]) -> int:
         print_help()
         return DONE
     word, known = arguments[0], command_names()
-    if not word.startswith("-") and word not in (*known, "__complete"):
+    if not word.startswith("-") and word not in known:
         # cyclopts would import every command to suggest one.
         raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
     # Importing the library takes longer than printing the help.
@@ -208,7 +184,8 @@ def _report(error: Exception) -> int:
         print_error("out of memory; use fewer --workers, or a smaller batch, context or network")
         return RESOURCES
     if isinstance(error, OSError):
-        print_error(_describe(error))
+        reason = error.strerror or str(error)
+        print_error(reason if error.filename is None else f"{error.filename}: {reason}")
         return RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
     if isinstance(error, ValueError | CycloptsError):
         print_error(str(error))
@@ -217,18 +194,6 @@ def _report(error: Exception) -> int:
         f"this is a bug: {type(error).__name__}: {error}; run again with --debug to see where"
     )
     return BUG
-
-
-def _describe(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    if isinstance(error, PermissionError) and error.filename is not None:
-        return f"expected a file or folder that can be used, got {error.filename}: {reason}"
-    return f"{error.filename}: {reason}" if error.filename is not None else reason
-
-
-def _describe_interruption() -> str:
-    is_kept = any(tuple(TYPED[: len(words)]) == words for words in RESUMING)
-    return "interrupted" + ("; the same command resumes where it stopped" if is_kept else "")
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
@@ -242,7 +207,7 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     # Streams may be in use: they cannot be written to in the handler of a signal.
     with suppress(OSError):
-        os.write(2, f"qkvary: {_describe_interruption()}\n".encode())
+        os.write(2, b"qkvary: interrupted\n")
     os._exit(INTERRUPTED)
 
 
