@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -97,12 +97,6 @@ class SmallerCacheOptions(CacheForm):
 SMALLER = SmallerCacheOptions()
 
 
-@overload
-def convert(model: Checkpoint, rewrite: str, **options: Any) -> "Result[Rewriting]": ...
-@overload
-def convert(
-    model: Checkpoint, rewrite: None = None, *, to: str, **options: Any
-) -> "Result[SmallerCache]": ...
 @verb
 def convert(
     model: Checkpoint,
@@ -115,7 +109,7 @@ def convert(
     dtype: NetworkDtype | None = None,
     out: Path | None = None,
     terminal: Terminal = SILENT,
-) -> "Result[Any]":
+) -> "Result[Rewriting] | Result[SmallerCache]":
     """Convert a language model: rewrite its matrices exactly, or give it a smaller cache.
 
     A rewrite keeps the network's outputs: its conditions are checked, and the differences of the

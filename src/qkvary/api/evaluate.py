@@ -2,10 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import Annotated, Any
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import (
@@ -23,10 +22,6 @@ from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.text.numbers import Count, CountFromZero, Counts, Reads, read_words
-
-if TYPE_CHECKING:
-    from qkvary.inference.evaluation.task_scores import TaskMeasurement
-    from qkvary.inference.evaluation.text_measurement import TextMeasurement
 
 Tasks = Annotated[tuple[str, ...], Reads(read_words, typed=tuple[str, ...])]
 
@@ -88,18 +83,6 @@ def _silence_lm_eval(*, offline: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-@overload
-def evaluate(
-    model: Checkpoint, data: Texts, *, tasks: None = None, **options: Any
-) -> "Result[TextMeasurement]": ...
-@overload
-def evaluate(
-    model: Checkpoint, data: None = None, *, tasks: str | Sequence[str], **options: Any
-) -> "Result[TaskMeasurement]": ...
-@overload
-def evaluate(
-    model: Checkpoint, data: Texts, *, tasks: str | Sequence[str], **options: Any
-) -> "Result[tuple[TextMeasurement, TaskMeasurement]]": ...
 @verb
 def evaluate(
     model: Checkpoint,
@@ -129,6 +112,9 @@ def evaluate(
         batching: The device and batching.
         tokenizer: The tokenizer to use if the checkpoint has none.
         terminal: Shows the progress.
+
+    Returns:
+        A result whose ``value`` is a ``TextMeasurement``, a ``TaskMeasurement``, or both.
 
     Raises:
         ValueError: if there is no such checkpoint, text or task, or the windows are too long for

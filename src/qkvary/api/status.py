@@ -1,10 +1,10 @@
 """List the states of runs: done, running, open, failed, diverged or damaged."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import PART, AnyStudy, Part, choose_runs
@@ -18,8 +18,8 @@ from qkvary.studies.study import Study
 from qkvary.text.names import count
 
 RunOutcome = Literal["done", "failed", "diverged", "running", "open", "damaged"]
-STATES: tuple[RunOutcome, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
-PROBLEMS: tuple[RunOutcome, ...] = ("failed", "diverged", "damaged")
+STATES: tuple[RunOutcome, ...] = get_args(RunOutcome)
+PROBLEMS = ("failed", "diverged", "damaged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,29 +66,24 @@ def status(
         planned = {cell.run_key: cell.variant for cell in selected.cells()}
     found = tuple(_read_status(store, key, group) for key, group in planned.items())
     counts = Counter(one.state for one in found)
+    listed = [one for one in found if one.note and (one.state in PROBLEMS or not problems)]
+    answer = [f"{one.run_key[:12]} {one.state}: {one.note}" for one in listed]
+    if not found:
+        answer = [f"there are no runs in {store.path}; `qkvary study NAME` makes some"]
+    elif problems and not any(counts[state] for state in PROBLEMS):
+        answer = [f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"]
     report = Report(
         subject="runs",
         question="What are the states of the runs?",
-        answer=tuple(_answer(found, store, problems=problems)),
+        answer=tuple(answer),
         sections=() if problems or not found else (_section(found),),
         data={
             "study": study.name if isinstance(study, Study) else study,
             "runs": {"total": len(found), **{state: counts[state] for state in STATES}},
-            "listed": [one for one in found if one.note or not problems],
+            "listed": listed if problems else found,
         },
     )
     return Result(found, report)
-
-
-def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
-    """Yield a sentence if there are no runs or no problems, and the remarks on individual runs."""
-    if not found:
-        yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
-    elif problems and not any(one.state in PROBLEMS for one in found):
-        yield f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"
-    for one in found:
-        if one.note and (one.state != "running" or not problems):
-            yield f"{one.run_key[:12]} {one.state}: {one.note}"
 
 
 def _read_status(store: Store, key: str, group: str) -> RunStatus:

@@ -9,14 +9,12 @@ import io
 import os
 import shlex
 import shutil
-import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 from qkvary.api.verbs import GROUPS, TARGETS, VERBS
@@ -141,7 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001
         if debug:
             traceback.print_exc()
-        return _report(error)
+        message, status = _explain(error)
+        # All processes that torchrun started are stopped together.
+        if is_first_process() or not isinstance(error, StoppedError):
+            print_error(message)
     return status
 
 
@@ -161,59 +162,33 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else DONE
 
 
-def _report(error: Exception) -> int:
-    """Print an error and return its exit code."""
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return the message and the exit code of an error."""
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
         # If the command cannot be imported, report the missing module.
-        return _report(error.__cause__)
-    code = getattr(error, "exit_code", None)
-    if isinstance(code, int):
-        # All processes that torchrun started are stopped together.
-        if is_first_process() or not isinstance(error, StoppedError):
-            print_error(str(error))
-        return code
+        return _explain(error.__cause__)
+    if isinstance(code := getattr(error, "exit_code", None), int):
+        return str(error), code
     if isinstance(error, UnusedCliTokensError):
-        print_error(f"expected no further argument, got {shlex.join(error.unused_tokens or ())}")
-        return BAD_INPUT
+        unused = shlex.join(error.unused_tokens or ())
+        return f"expected no further argument, got {unused}", BAD_INPUT
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
-        print_error(describe_missing(str(error.name)))
-        return BAD_INPUT
+        return describe_missing(str(error.name)), BAD_INPUT
     if is_out_of_memory(error):
-        print_error("out of memory; use fewer --workers, or a smaller batch, context or network")
-        return RESOURCES
+        advice = "use fewer --workers, or a smaller batch, context or network"
+        return f"out of memory; {advice}", RESOURCES
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
-        print_error(reason if error.filename is None else f"{error.filename}: {reason}")
-        return RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
+        message = reason if error.filename is None else f"{error.filename}: {reason}"
+        return message, RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
     if isinstance(error, ValueError | CycloptsError):
-        print_error(str(error))
-        return BAD_INPUT
-    print_error(
-        f"this is a bug: {type(error).__name__}: {error}; run again with --debug to see where"
-    )
-    return BUG
-
-
-def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``, or end the process if an import is in progress.
-
-    The module that is being imported might swallow the exception.
-    """
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    if frame is None:
-        raise KeyboardInterrupt
-    # Streams may be in use: they cannot be written to in the handler of a signal.
-    with suppress(OSError):
-        os.write(2, b"qkvary: interrupted\n")
-    os._exit(INTERRUPTED)
+        return str(error), BAD_INPUT
+    what = f"{type(error).__name__}: {error}"
+    return f"this is a bug: {what}; run again with --debug to see where", BUG
 
 
 def run() -> None:
     """Run the command line of this process, and exit with its code."""
-    # Where SIGINT is ignored, as in the background of a script, it stays ignored.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
     sys.exit(main())
