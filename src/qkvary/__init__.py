@@ -66,8 +66,6 @@ _MODULES = {
     "load": "api.load",
 }
 """The modules of the names that are no verbs."""
-_OLDER = {"run_study": "study"}
-"""Earlier names, which still work."""
 
 
 def _find_modules() -> dict[str, str]:
@@ -79,7 +77,6 @@ def _find_modules() -> dict[str, str]:
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
-    name = _OLDER.get(name, name)
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
     if name == "__all__":

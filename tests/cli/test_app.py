@@ -1,5 +1,6 @@
 """A verb as a command: what of its signature is typed, and what is added to it."""
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -134,6 +135,26 @@ def test_options_are_values_or_keywords() -> None:
         TypeError, match="got label and labels, which are two spellings of one parameter"
     ):
         measure("m", label="x", labels="x")
+
+
+def test_the_signature_of_a_verb_has_plain_types_and_accepts_what_the_verb_accepts() -> None:
+    signature = inspect.signature(measure)
+    assert signature.parameters["width"].annotation is int
+    assert signature.parameters["model"].annotation == Path | Size
+    assert signature.bind("m", size=Size(width=3), label="x").arguments["more"] == {
+        "size": Size(width=3),
+        "label": "x",
+    }
+    assert "width: The width in tokens." in str(measure.__doc__)
+
+
+def test_two_groups_with_one_option_are_refused() -> None:
+    def twice(*, size: Size = SIZE, other: Size = SIZE) -> Result[str]:
+        """Never runs."""
+        raise AssertionError(size, other)
+
+    with pytest.raises(TypeError, match="expected each option once, got two of kind, width"):
+        verb(twice)
 
 
 def test_a_report_is_written_where_it_is_asked_for(

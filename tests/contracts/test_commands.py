@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -128,6 +129,8 @@ def test_a_verb_explains_itself(name: str, typed: Typed) -> None:
     said = summarise(name)
     assert said.endswith(".")
     assert str(inspect.getdoc(verb)).splitlines()[0] == said
+    assert " at 0x" not in str(inspect.signature(verb))
+    assert {*get_type_hints(verb)} >= {*inspect.signature(verb).parameters} - {"more"}
     printed = typed(*name.split(), "--help")
     assert f"Usage: qkvary {name}" in printed
     assert "``" not in printed
