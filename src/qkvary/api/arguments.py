@@ -100,7 +100,7 @@ def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
                 values[name] = read_argument(name, value, one.annotation)
         for name, group in groups.items():
             given = {one.name: values.pop(one.name) for one in fields(group) if one.name in values}
-            values[name] = replace(group, **given)
+            values[name] = replace(group, **given) if given else group
         bound = inspect.BoundArguments(own, cast("Any", values))
         return cast("Any", function)(*bound.args, **bound.kwargs)
 

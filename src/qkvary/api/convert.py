@@ -4,7 +4,7 @@ import copy
 import os
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -152,10 +152,12 @@ def convert(
         if layer is not None:
             raise UsageError("expected --layer only with --rewrite, got --to")
         return _shrink(model, _make_plan(smaller, seed), smaller, network, out, terminal)
-    for field in fields(smaller):
-        if getattr(smaller, field.name) != field.default:
-            name = field.name.replace("_", "-")
-            raise UsageError(f"expected --{name} only with --to, got --rewrite")
+    # The verb passes another object as soon as one of the options is given.
+    if smaller is not SMALLER:
+        raise UsageError(
+            "expected the options of a smaller cache (--data, --tokens, ...) only with --to, got "
+            "--rewrite"
+        )
     load_rewrite(rewrite)
 
     from qkvary.conversions.draft import RewriteOptions
@@ -224,10 +226,6 @@ def _shrink(
 ) -> "Result[SmallerCache]":
     if smaller.data is None:
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
-    if plan.heal_tokens and out is None and not smaller.dry_run:
-        raise UsageError(
-            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
-        )
     import torch
 
     from qkvary.conversions.caches.calibration import read_texts

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from qkvary.api.arguments import verb
@@ -86,16 +86,16 @@ def study(
     """
     chosen, store = choose_study(study, part), Store(out)
     check_executor(running.executor, cluster, running.workers)
+    if running.dry_run:
+        return Result(None, _plan(chosen, store, running.workers or usable_cores()))
     how = RunnerOptions(
         workers=running.workers,
         strict=running.strict,
         retry_failed=running.retry_failed,
         quiet=running.quiet,
         tracker=running.log,
+        executor=load_executor(running.executor, cluster, store.path),
     )
-    if running.dry_run:
-        return Result(None, _plan(chosen, store, running.workers or usable_cores()))
-    how = replace(how, executor=load_executor(running.executor, cluster, store.path))
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
     folder = report_folder(chosen.name, store.path)
     page = folder / "report.html"
@@ -141,12 +141,10 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
     seconds, missing = _estimate(left, workers)
-    total, of_tables = states.total(), len(study.cells())
-    shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
     said = [
         (
             f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
-            f"{count(len(study.seeds), 'seed')}: {count(total, 'run')}{shared}, "
+            f"{count(len(study.seeds), 'seed')}: {count(len(cells), 'run')}, "
             f"{states['done']:,} done, {states['running']:,} running, {states['open']:,} open"
         ),
         *describe_equal_parameters(study),
@@ -165,7 +163,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
         answer=tuple(said),
         data={
             "study": study.name,
-            "runs": total,
+            "runs": len(cells),
             **{state: states[state] for state in ("done", "running", "open")},
             "settings": [setting.name for setting in study.settings],
             "variants": study.variants,

@@ -84,15 +84,12 @@ def build_app() -> App:
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )
-    groups = {
-        name: App(name=name, help=text, help_format="plaintext") for name, text in GROUPS.items()
-    }
-    for group in groups.values():
-        app.command(group)
+    for name, text in GROUPS.items():
+        app.command(App(name=name, help=text, help_format="plaintext"))
     for words in TARGETS:
         first, _, second = words.partition(" ")
         # Help of a group must not import its commands; other commands show their whole docstring.
-        text, owner = (summarise(words), groups[first]) if second else (None, app)
+        text, owner = (summarise(words), app[first]) if second else (None, app)
         owner.command(f"{__name__}:{words}", name=second or first, help=text)
     return app
 
@@ -168,8 +165,7 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     """Return a parameter with the type, kind and help that the command line needs."""
     choices, names = unwrap(parameter.annotation)
     kind = _choose_kind(choices)
-    shown = _join if isinstance(parameter.default, tuple) else None
-    about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else shown)
+    about = Parameter(help=text, show_default=not isinstance(parameter.default, tuple))
     if bool in choices and parameter.default is not False:
         names.insert(0, Parameter(negative=f"--no-{parameter.name.replace('_', '-')}"))
     place, is_named = parameter.kind, any(one.name for one in names)
@@ -177,11 +173,6 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
         is_required = parameter.default is parameter.empty
         place = parameter.POSITIONAL_ONLY if is_required and not is_named else place
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
-
-
-def _join(default: Sequence[object]) -> str:
-    """Return a default of several values as it is typed."""
-    return ",".join(map(str, default))
 
 
 def _choose_kind(choices: list[Any]) -> Any:
