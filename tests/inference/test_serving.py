@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import qkvary as qk
+from qkvary.api.options import Terminal
 from qkvary.api import serve
 from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.checkpoints.models import save_model
@@ -278,7 +279,7 @@ def test_a_checkpoint_is_exported_once(
     said: list[str] = []
     for _ in range(2):
         with pytest.raises(ResourceError, match="stop here"):
-            qk.serve("tiny", program=str(program), port=0, say=said.append)
+            qk.serve("tiny", program=str(program), port=0, terminal=Terminal(say=said.append))
     assert len(loads) == 1
     files = [path.name for path in (cache / "served").glob("*.gguf")]
     assert len(files) == 1

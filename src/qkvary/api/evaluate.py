@@ -163,5 +163,4 @@ def evaluate(
 
         found += [measure_tasks(loaded, asked, **how)]
         document |= task_data(found[-1])
-    value = found[0] if len(found) == 1 else tuple(found)
-    return Result(value, evaluation_report(document))
+    return Result(found[0] if len(found) == 1 else tuple(found), evaluation_report(document))

@@ -1,6 +1,7 @@
 """Parameters that several verbs share, the functions that read them, and groups of options."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -101,13 +102,6 @@ def read_seeds(given: object, _name: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def write_seeds(seeds: Sequence[int]) -> str:
-    """Return seeds as ``read_seeds`` reads them: ``0-4`` for consecutive ones, else ``1,3``."""
-    if len(seeds) > 1 and [*seeds] == [*range(seeds[0], seeds[-1] + 1)]:
-        return f"{seeds[0]}-{seeds[-1]}"
-    return ",".join(map(str, seeds))
-
-
 # ---- annotations
 
 Checkpoint = Annotated[
@@ -167,10 +161,6 @@ NETWORK = NetworkOptions()
 
 
 # ---- checkpoints and studies
-
-
-TRAINED = ("train ", "train-")
-"""Prefixes of the names of trainings (``train ``) and of their files in the store (``train-``)."""
 
 
 def open_checkpoint(
@@ -248,16 +238,16 @@ class Part:
 
     def typed(self, study: str) -> str:
         """Return a study and the options that select its part, as typed on a command line."""
-        chosen = {
+        options = {
             "--protocol": (self.protocol,),
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--seeds": (None if self.seeds is None else write_seeds(self.seeds),),
+            "--seeds": (",".join(map(str, self.seeds or ())),),
             "--device": (self.device,),
             "--dtype": (self.dtype,),
         }
-        typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some if one]
+        typed = [f"{name} {quote(one)}" for name, some in options.items() for one in some if one]
         return " ".join([quote(study), *typed])
 
 
@@ -285,10 +275,9 @@ def choose_runs(
 
     The study of a training (made by ``qkvary train``) consists of the runs of the training.
     """
-    if not isinstance(name, str) or not name.startswith(TRAINED):
-        return choose_study(name, part), None
-    # ``train-x.py`` is a path; the name of a training may end like one, as in ``train lm on x.py``.
-    if name.startswith("train-") and (name.endswith(".py") or "/" in name):
+    # A training has a name such as ``train lm on x.py``, and a note such as ``train-lm-on-x-py``.
+    is_note = str(name).startswith("train-") and not re.search(r"/|\.py$", str(name))
+    if not isinstance(name, str) or not (name.startswith("train ") or is_note):
         return choose_study(name, part), None
     from qkvary.studies.trainings import find_training
 
