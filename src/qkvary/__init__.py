@@ -72,7 +72,7 @@ def _find_modules() -> dict[str, str]:
     """Return the module of every public name."""
     targets = import_module("qkvary.api.verbs").TARGETS.values()
     verbs = (target.partition(":") for target in targets)
-    return _MODULES | {name: module for module, _, name in verbs if name != "command"}
+    return _MODULES | {name: module for module, _, name in verbs}
 
 
 def __getattr__(name: str) -> object:

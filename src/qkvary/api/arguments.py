@@ -3,9 +3,8 @@
 An argument of the annotated type is accepted. A value that can clearly be converted to that type is
 accepted too: a NumPy number, a string instead of a path, or one string where several are expected.
 ``Reads`` in an annotation names a function that converts the given value, such as "32k".
-``cyclopts.Parameter`` in an annotation is only for the command line: it defines another spelling,
-or shell completion. An argument whose annotation names a class in quotes, such as a network or a
-study, is passed unchanged.
+``cyclopts.Parameter`` in an annotation defines another spelling. An argument whose annotation names
+a class in quotes, such as a network or a study, is passed unchanged.
 """
 
 import functools

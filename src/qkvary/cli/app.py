@@ -84,6 +84,7 @@ def build_app() -> App:
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )
+    app.register_install_completion_command("--completion")
     for name, text in GROUPS.items():
         app.command(App(name=name, help=text, help_format="plaintext"))
     for words in TARGETS:
@@ -100,8 +101,7 @@ def __getattr__(words: str) -> Callable[..., Any]:
     if target is None:
         raise AttributeError(words)
     module, _, name = target.partition(":")
-    function = getattr(import_module(f"qkvary.{module}"), name)
-    return function if name == "command" else make_command(function)
+    return make_command(getattr(import_module(f"qkvary.{module}"), name))
 
 
 def make_command(function: Callable[..., Any]) -> Callable[..., int]:

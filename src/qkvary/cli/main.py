@@ -92,7 +92,11 @@ def print_help() -> None:
     never_fail_to_encode(sys.stdout)
     width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns
     lines = ["Usage: qkvary COMMAND\n", textwrap.fill(HELP, width)]
-    options = {"-h, --help": "Print this help.", "--version": "Print the version."}
+    options = {
+        "-h, --help": "Print this help.",
+        "--version": "Print the version.",
+        "--completion": "Let the shell complete commands and options.",
+    }
     groups = {
         title: {name: summarise(name) for name in dict.fromkeys(one.split()[0] for one in verbs)}
         for title, verbs in VERBS.items()
@@ -103,8 +107,8 @@ def print_help() -> None:
             textwrap.fill(
                 text,
                 max(width, 40),
-                initial_indent=f"  {name:12}",
-                subsequent_indent=" " * 14,
+                initial_indent=f"  {name:13}",
+                subsequent_indent=" " * 15,
                 break_on_hyphens=False,
             )
             for name, text in rows.items()
