@@ -257,7 +257,7 @@ def _with_stored_settings(
     store: Store,
     options: TrainingOptions,
     distribution: "Distribution",
-    shown: Terminal,
+    terminal: Terminal,
 ) -> Study:
     """Return the study with the execution settings of similar stored runs, if there are any.
 
@@ -281,7 +281,7 @@ def _with_stored_settings(
             )
         for run in similar:
             if run.is_done:
-                shown.warn(
+                terminal.warn(
                     f"{run.cell.title} began with {differences}, and has ended: the finished "
                     "run is shown, not trained again (use --anew instead of --allow-change to "
                     "start another run)"
@@ -316,7 +316,7 @@ def _train_cells(
     options: TrainingOptions,
     distribution: "Distribution",
     call: str,
-    shown: Terminal,
+    terminal: Terminal,
 ) -> None:
     """Train the unfinished runs of a study; all processes train together."""
     from qkvary.studies.running.training import train_cell
@@ -327,7 +327,7 @@ def _train_cells(
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)
     if left:
-        shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
+        terminal.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
     if distribution.is_first and (left or is_writable(store.path)):
         note_training(store, study, call, options.minutes)
     cell_options = CellOptions(
@@ -343,10 +343,10 @@ def _train_cells(
 
     def stop(_number: int) -> None:
         stopping.set()
-        if shown.command is not None:
+        if terminal.command is not None:
             announce_stop()
 
-    with _TrainingDisplay(shown) as display, stop_in_order(stop) as received:
+    with _TrainingDisplay(terminal) as display, stop_in_order(stop) as received:
         while left:
             busy: dict[str, Cell] = {}
             for key, cell in left.items():
@@ -380,8 +380,8 @@ def _train_cells(
 class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
     """Shows the progress of the runs in training."""
 
-    def __init__(self, shown: Terminal) -> None:
-        self._shown = shown
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
         self.callbacks = Callbacks(on_event=self._show_event, on_log=self._log)
         self._open = ExitStack()
         self._update: Callable[..., None] = ignore
@@ -396,23 +396,23 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
         """Print the title of the run that begins or resumes, and show its progress."""
         self._open.close()
         self._cell, self._began = cell, None
-        self._shown.say(cell.title)
-        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
+        self._terminal.say(cell.title)
+        self._update = self._open.enter_context(self._terminal.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
         """Print which other process holds the run that this process waits for, but only once."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
-            self._shown.say(f"waiting for {owner}: {cell.title}")
+            self._terminal.say(f"waiting for {owner}: {cell.title}")
 
     def end(self, cell: Cell, record: Record, seconds: float) -> None:
         """Print the outcome of a run."""
         self._open.close()
         if record.status == "done":
             took = duration(seconds, 2)
-            self._shown.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
+            self._terminal.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
         else:
-            self._shown.warn(f"{cell.title} {record.status}: {record.message}")
+            self._terminal.warn(f"{cell.title} {record.status}: {record.message}")
 
     def _log(self, entry: Mapping[str, Any]) -> None:
         """Print one entry of a run's log."""
@@ -421,23 +421,23 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
             case "validation":
                 names = ("perplexity", "bits_per_byte")
                 scores = ", ".join(f"{name} {entry[name]:.4g}" for name in names)
-                self._shown.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
+                self._terminal.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
             case "sample":
-                self._shown.say(f"{step}: {entry['text']}")
+                self._terminal.say(f"{step}: {entry['text']}")
             case "skipped":
                 loss, norm = entry["loss"], entry["gradient_norm"]
-                self._shown.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
+                self._terminal.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
             case "resumed":
                 changed = entry.get("changed", {})
                 changes = [f"{name} {now} (was {was})" for name, (was, now) in changed.items()]
-                self._shown.say(", ".join([f"resumed at {step}", *changes]))
+                self._terminal.say(", ".join([f"resumed at {step}", *changes]))
             case _:
                 pass
 
     def _show_event(self, event: Event) -> None:
         cell = self._cell
         if event.warning:
-            self._shown.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
+            self._terminal.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
             return
         now, done = time.monotonic(), event.step + event.part
         began, first = self._began = self._began or (now, done)
