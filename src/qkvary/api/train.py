@@ -93,7 +93,7 @@ def train(
         data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set; texts are
             prepared first if necessary. If not given, the preset's own corpus.
         variants: Labels in any spelling; several are trained one after the other and compared.
-        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
+        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4; 0 if not given.
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
         dry_run: Print the planned runs, and run nothing.

@@ -165,7 +165,8 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     """Return a parameter with the type, kind and help that the command line needs."""
     choices, names = unwrap(parameter.annotation)
     kind = _choose_kind(choices)
-    about = Parameter(help=text, show_default=not isinstance(parameter.default, tuple))
+    hides = tuple in (get_origin(kind), type(parameter.default))
+    about = Parameter(help=text, show_default=False if hides else None)
     if bool in choices and parameter.default is not False:
         names.insert(0, Parameter(negative=f"--no-{parameter.name.replace('_', '-')}"))
     place, is_named = parameter.kind, any(one.name for one in names)
