@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 from cyclopts import Parameter
 
@@ -18,8 +18,8 @@ from decoding.records import (
     MeasurementSettings,
     from_json,
 )
-from qkvary.api.arguments import options, verb
-from qkvary.api.options import Terminal, complete_checkpoint, complete_variant
+from qkvary.api.arguments import verb
+from qkvary.api.options import SILENT, Terminal
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
@@ -31,9 +31,6 @@ from qkvary.storage.environment import Threads
 from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import CountFromZero, check_seed, parse_count
 
-if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
-
 DEFAULT_VARIANTS = ("QKV", "Q-K=V", "MQA", "Q-MQA")
 DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
 SHORTEST_PROMPT = 16
@@ -41,7 +38,7 @@ MEMORY_CHUNK = 128
 """Prompt tokens per forward pass when memory is measured."""
 
 
-@options
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cases:
     """The cases to decode; every combination is measured."""
 
@@ -59,7 +56,7 @@ class Cases:
     """The kernel: layer, auto, folded, matmul, native, triton."""
 
 
-@options
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """The network with random weights."""
 
@@ -75,7 +72,7 @@ class Network:
     """Seed of weights and prompts."""
 
 
-@options
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
     """The amount of measurement, and the device."""
 
@@ -100,15 +97,9 @@ DEFAULT_NETWORK = Network()
 DEFAULT_MEASURING = Measuring()
 
 
-def complete_model(context: "CompletionContext") -> Iterator[str]:
-    """Yield the names of networks and checkpoints, and matching paths, for the shell."""
-    yield from NETWORKS
-    yield from complete_checkpoint(context)
-
-
 @verb
 def bench_decode(
-    model: Annotated[str | None, Parameter(completer=complete_model)] = None,
+    model: str | None = None,
     /,
     *,
     variant: Annotated[
@@ -116,7 +107,6 @@ def bench_decode(
         Parameter(
             name=("--variant", "--variants"),
             consume_multiple=(1, None),
-            completer=complete_variant,
         ),
     ] = (),
     cases: Cases = DEFAULT_CASES,
@@ -124,7 +114,7 @@ def bench_decode(
     measuring: Measuring = DEFAULT_MEASURING,
     read: Path | None = None,
     out: Path | None = None,
-    terminal: Terminal | None = None,
+    terminal: Terminal = SILENT,
 ) -> Result[DecodeRecord]:
     """Measure decoding memory and speed per variant, compared with the transformers library.
 
@@ -147,7 +137,6 @@ def bench_decode(
     # The renderers take longer to import than the help takes to print.
     from qkvary.reports.files import check_target, write_report
 
-    shown = terminal or Terminal()
     if out is not None:
         check_target(out)
     if read is not None:
@@ -158,7 +147,7 @@ def bench_decode(
         question = _make_question(model, variant, cases, network, measuring)
         from decoding.measure import measure
 
-        record = measure(question, command=shown.command or "decode", log=shown.say)
+        record = measure(question, command=terminal.command or "decode", log=terminal.say)
     report = decode_report(record)
     formats: tuple[ReportFormat, ...] = ("json", "markdown", "html")
     files = () if out is None else write_report(report, out, formats)

@@ -66,20 +66,17 @@ _MODULES = {
     "load": "api.load",
 }
 """The modules of the names that are no verbs."""
-_OLDER = {"run_study": "study"}
-"""Earlier names, which still work."""
 
 
 def _find_modules() -> dict[str, str]:
     """Return the module of every public name."""
     targets = import_module("qkvary.api.verbs").TARGETS.values()
     verbs = (target.partition(":") for target in targets)
-    return _MODULES | {name: module for module, _, name in verbs if name != "command"}
+    return _MODULES | {name: module for module, _, name in verbs}
 
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
-    name = _OLDER.get(name, name)
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
     if name == "__all__":

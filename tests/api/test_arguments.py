@@ -118,7 +118,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate("tiny", __file__, split="dev"), "train, validation, test, got 'dev'"),
     (lambda: qk.evaluate((MODEL, None), __file__), "checkpoint with a tokenizer, or a prepared"),
     (lambda: qk.evaluate("tiny", tasks=()), "expected tasks, got none"),
-    (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "a limit of at least 1, got 0"),
+    (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "limit: expected at least 1, got 0"),
     (lambda: qk.cost("300M", batch=None), "batch: expected a whole number such as '32k', got None"),
     (lambda: qk.cost("300M", decimal="no"), "decimal: expected True or False, got 'no'"),
     (lambda: qk.plan("300M", gpu="t4", price="1"), "price: expected a number, got '1'"),
@@ -142,6 +142,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: qk.study("quickstart", slurm=3),
         "slurm: expected one or several, each a text",
     ),
+    (lambda: qk.train("lm-10m", terminal=3), "terminal: expected a value of Terminal, got 3"),
     (lambda: qk.report(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.train("lm-10m", options=3), "options: expected a value of TrainingOptions, got 3"),
     (
@@ -168,10 +169,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.plan("300M", gpu="t4", users=True), "expected a whole number"),
     (lambda: qk.variants(model="300M", d_model=8), "expected a model or sizes of a layer"),
     (lambda: qk.variants(model="deepseek-v2-lite"), "whose layers project to queries"),
-    (lambda: qk.run_study("quickstrt"), r"did you mean quickstart\?"),
+    (lambda: qk.study("quickstrt"), r"did you mean quickstart\?"),
     (lambda: qk.cost("gpt2", context=2**40 + 1), "a whole number of at most 1,099,511,627,776"),
-    (lambda: qk.run_study(3), "expected the name of a study or the path of its file, got 3"),
-    (lambda: qk.run_study("quickstart", seeds=range(10**12)), "at most 1,000 seeds"),
+    (lambda: qk.study(3), "expected the name of a study or the path of its file, got 3"),
+    (lambda: qk.study("quickstart", seeds=range(10**12)), "at most 1,000 seeds"),
     (lambda: qk.Study(**NO_STUDY, settings=3, variants=(), seeds=(0,)), "a list of settings"),
     (lambda: qk.Study(**NO_STUDY, settings=(), variants="QKV", seeds=(0,)), "a list of labels"),
     (lambda: qk.Study(**NO_STUDY, settings=(), variants=(), seeds=0), "a list of whole numbers"),
@@ -201,7 +202,8 @@ def test_what_is_clear_is_accepted(tmp_path: Path) -> None:
         for joined, lengths in ((True, [8, 16]), (np.bool_(1), np.array([8, 16])))
     )
     assert in_array.to_dict() == in_list.to_dict()
-    assert qk.generate("tiny", "a", tokens=2, seed=torch.tensor(3))
+    assert qk.generate("tiny", "a", tokens=2.0, seed=torch.tensor(3))
+    assert qk.status("quickstart", seeds=["3"], device=torch.device("cpu"), dtype=torch.float32)
     words = {"document": "poster", "verdict": "holds", "search": "cache"}
     assert qk.claims(**words).value == qk.claims(**{key: [one] for key, one in words.items()}).value
     with pytest.raises(ValueError, match=r"which has its own, got nowhere\.json"):

@@ -23,7 +23,6 @@ def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "mine.py"
     path.write_text(FILE, "utf-8")
     out = tmp_path / "runs"
-    assert qk.run_study is qk.study, "the earlier name"
     result = qk.study(path, out=out, seeds=(0, 1), workers=1, quiet=True)
     assert {run.state for run in result.value.runs} == {"done"}
     assert len(result.to_pandas("runs")) == 4

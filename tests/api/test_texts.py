@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import qkvary as qk
+from qkvary.api.options import Terminal
 from qkvary.checkpoints.models import save_model
 from qkvary.data.tokenizers import ByteTokenizer
 from tests.inference.evaluation.networks import byte_network
@@ -30,8 +31,8 @@ def test_texts_are_text_that_knows_its_tokens(folder: Path) -> None:
     one = qk.generate(loaded, PROMPTS[0], tokens=9)
     (answer,) = one.result.value
     assert (answer.text, len(answer.tokens)) == (one, 9)
-    assert one.to_dict()["tokens"] == list(answer.tokens)
-    assert [found["prompt"] for found in texts.to_dict()["answers"]] == PROMPTS
+    assert one.result.to_dict()["tokens"] == list(answer.tokens)
+    assert [found["prompt"] for found in texts.result.to_dict()["answers"]] == PROMPTS
 
 
 def test_texts_are_shown_as_they_come(folder: Path) -> None:
@@ -42,7 +43,7 @@ def test_texts_are_shown_as_they_come(folder: Path) -> None:
         opened.append(prompts)
         return lambda index, text, _ends: pieces.update({index: pieces.get(index, "") + text})
 
-    texts = qk.generate(folder / "model", PROMPTS, tokens=9, open_texts=show)
+    texts = qk.generate(folder / "model", PROMPTS, tokens=9, terminal=Terminal(open_texts=show))
     assert opened == [PROMPTS]
     assert [pieces[0], pieces[1]] == texts
 

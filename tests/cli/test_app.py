@@ -1,23 +1,24 @@
 """A verb as a command: what of its signature is typed, and what is added to it."""
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from cyclopts import App, CycloptsError, Parameter
 
-from qkvary.api.arguments import options, verb
-from qkvary.api.options import Seeds
+from qkvary.api.arguments import verb
+from qkvary.api.options import SILENT, Seeds, Terminal
 from qkvary.api.results import Result
 from qkvary.cli.app import make_command
 from qkvary.reports.report import Report
 from qkvary.text.numbers import Count
-from qkvary.text.progress_line import no_progress
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """Rare parameters."""
 
@@ -38,7 +39,7 @@ def measure(
     size: Size = SIZE,
     seeds: Seeds | None = None,
     share: float = 0.5,
-    show_progress: Callable[..., Any] = no_progress,
+    terminal: Terminal = SILENT,
 ) -> Result[dict[str, Any]]:
     """Measure something.
 
@@ -48,7 +49,7 @@ def measure(
         size: The size.
         seeds: The seeds.
         share: The share.
-        show_progress: Shows the progress.
+        terminal: Shows the progress.
     """
     given = {
         "model": model,
@@ -57,7 +58,7 @@ def measure(
         "kind": size.kind,
         "seeds": seeds,
         "share": share,
-        "shows": show_progress is not no_progress,
+        "is_typed": terminal.command is not None,
     }
     report = Report(subject="measure", question="How much?", data=given)
     return Result(given, report, notices=("be careful",), exit_code=5)
@@ -88,7 +89,7 @@ def found(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_the_function_gets_what_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("m", "x", "y", "-w", "32k", "--seeds", "0-4", "--kind", "b", "--share", "0.25")
     expected = {"model": "m", "labels": ["x", "y"], "width": 32_768, "kind": "b"}
-    more = {"seeds": [0, 1, 2, 3, 4], "share": 0.25, "shows": True}
+    more = {"seeds": [0, 1, 2, 3, 4], "share": 0.25, "is_typed": True}
     assert found(capsys, *words).items() >= (expected | more).items()
     assert found(capsys, "m", "--label", "x", "--label", "y")["labels"] == ["x", "y"]
 
@@ -101,7 +102,7 @@ def test_names_in_a_row(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_typed_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {"labels": [], "width": 7, "kind": "a", "seeds": None, "share": 0.5}
     assert found(capsys, "m").items() >= expected.items()
-    assert measure("m").value["shows"] is False
+    assert measure("m").value["is_typed"] is False
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_the_docstrings_are_the_help(capsys: pytest.CaptureFixture[str]) -> None
     for part in ("Measure something.", "The model, or qk.load.", "The width in tokens.", "--json"):
         assert part in printed
     assert "--size" not in printed
-    assert "--show-progress" not in printed
+    assert "--terminal" not in printed
 
 
 def test_options_are_values_or_keywords() -> None:
@@ -134,6 +135,26 @@ def test_options_are_values_or_keywords() -> None:
         TypeError, match="got label and labels, which are two spellings of one parameter"
     ):
         measure("m", label="x", labels="x")
+
+
+def test_the_signature_of_a_verb_has_plain_types_and_accepts_what_the_verb_accepts() -> None:
+    signature = inspect.signature(measure)
+    assert signature.parameters["width"].annotation is int
+    assert signature.parameters["model"].annotation == Path | Size
+    assert signature.bind("m", size=Size(width=3), label="x").arguments["more"] == {
+        "size": Size(width=3),
+        "label": "x",
+    }
+    assert "width: The width in tokens." in str(measure.__doc__)
+
+
+def test_two_groups_with_one_option_are_refused() -> None:
+    def twice(*, size: Size = SIZE, other: Size = SIZE) -> Result[str]:
+        """Never runs."""
+        raise AssertionError(size, other)
+
+    with pytest.raises(TypeError, match="expected each option once, got two of kind, width"):
+        verb(twice)
 
 
 def test_a_report_is_written_where_it_is_asked_for(

@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     process.send_signal(signal.SIGINT)
     printed, error = process.communicate()
     assert (process.returncode, printed) == (130, "")
-    assert "interrupted; the same command resumes where it stopped" in error
+    assert "interrupted" in error
     assert not (place / "MANIFEST.json").exists()
     typed(*words, "1")
     data = open_prepared(place)

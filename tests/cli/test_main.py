@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +12,7 @@ import pytest
 from qkvary.api.verbs import VERBS
 from qkvary.cli import main as module
 from qkvary.cli.main import command_names, is_first_process
-from tests import forked
-from tests.conftest import ROOT, Runner, Typed
+from tests.conftest import ROOT, Typed
 
 PROGRAM = "from qkvary.cli.main import run; run()"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -106,47 +104,14 @@ def test_control_characters_in_messages_are_escaped(
     assert typed.error("variants") == "qkvary: name \\x1b[31m\\udcff\nsecond line\n"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_know_the_commands(shell: str, typed: Typed) -> None:
-    script = typed("completion", shell)
-    assert all(name in script for name in command_names())
-
-
-BASH = """
-qkvary() { "$PYTHON" -m qkvary "$@"; }
-source <(qkvary completion bash)
-PATH="$BIN:$PATH"
-COMPLETER=$(complete -p qkvary | sed "s/.*-F //; s/ .*//")
-offer() {
-  COMP_WORDS=(qkvary "$@")
-  COMP_CWORD=$#
-  $COMPLETER
-  echo "${COMPREPLY[@]}"
-}
-"""
-TYPED_IN_BASH = {
-    ("variants", "--label", "Q-K", "="): "V",
-    ("cost", "300M", "--variant", "Q", "=", "K"): "K=V",
-    ("train", "lm-10m", "--precision", "=", "b"): "bf16",
-}
-
-
-def test_bash_completes_labels_at_their_signs(tmp_path: Path) -> None:
-    program = tmp_path / "qkvary"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qkvary "$@"\n', "utf-8")
-    program.chmod(0o755)
-    script = BASH + "\n".join(f"offer {shlex.join(words)}" for words in TYPED_IN_BASH)
-    result = subprocess.run(
-        ["bash", "-c", script],
-        env={**ENVIRONMENT, "PYTHON": sys.executable, "BIN": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert result.stderr == ""
-    for line, offered in zip(result.stdout.splitlines(), TYPED_IN_BASH.values(), strict=True):
-        assert offered in line.split()
+def test_the_shell_learns_the_commands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: Typed
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    typed("--completion")
+    (script,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".bashrc")
+    assert all(name in script.read_text("utf-8") for name in command_names())
 
 
 def test_reader_that_goes_away_is_no_error() -> None:
@@ -168,65 +133,3 @@ def test_closed_streams_are_no_error() -> None:
     line = f'"{sys.executable}" -c "{PROGRAM}" variants --label Q-K=V >&- 2>&-'
     result = subprocess.run(["sh", "-c", line], env=ENVIRONMENT, check=False, timeout=60)
     assert result.returncode == 0
-
-
-TYPED = [
-    (["study", "qui"], "quickstart"),
-    (["train", "lm"], "lm-10m"),
-    (["cost", "300M", "--variant", "Q"], "Q-K=V"),
-    (["variants", "--label", "Q"], "Q-MQA"),
-    (["bench", "decode", "ti"], "tiny-k"),
-    (["generate", "ti"], "tiny-k"),
-    (["generate", "tests/da"], "tests/data/"),
-]
-
-
-def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
-    script = (
-        "import sys\nfrom qkvary.cli.main import main\n"
-        f"for words, _ in {TYPED!r}:\n"
-        "    main(['__complete', *words])\n"
-        "    print('end')\n"
-        "    assert 'torch' not in sys.modules, words"
-    )
-    result = run_python(["-c", script], cwd=ROOT)
-    assert (result.returncode, result.stderr) == (0, "")
-    *answers, rest = result.stdout.split("end\n")
-    assert rest == ""
-    for answer, (_, offered) in zip(answers, TYPED, strict=True):
-        assert offered in answer.split()
-
-
-@pytest.mark.parametrize(
-    ("words", "resumes"),
-    [
-        (("evaluate", "tiny"), False),
-        (("data", "show"), False),
-        (("data", "prepare"), True),
-        (("train", "lm-10m"), True),
-        (("study", "quickstart"), True),
-    ],
-)
-def test_only_what_is_stored_is_promised(
-    words: tuple[str, ...], resumes: bool, typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_run", raising(KeyboardInterrupt()))
-    said = typed.error(*words, code=130)
-    assert said.startswith("qkvary: interrupted")
-    assert ("resumes where it stopped" in said) == resumes
-
-
-SWALLOWS = (
-    "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: ..."
-)
-
-
-@pytest.mark.parametrize(("body", "said"), [("import swallows", "interrupted"), (SWALLOWS, "")])
-def test_an_import_swallows_no_interruption(body: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "swallows.py").write_text(SWALLOWS, "utf-8")
-    code = f"import sys\nfrom qkvary.cli import main\nsys.path.insert(0, {str(tmp_path)!r})\n"
-    code += f"main._run = lambda words: exec({body!r})\nmain.run()"
-    options: dict[str, object] = {"capture_output": True, "text": True, "env": ENVIRONMENT}
-    ended = forked.run([sys.executable, "-c", code], input="", check=False, **options)
-    # Elsewhere the interruption is an exception, which code may handle.
-    assert (ended.returncode, said in ended.stderr) == (130 if said else 0, True), ended.stderr

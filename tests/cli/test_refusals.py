@@ -58,7 +58,8 @@ REFUSED = {
     "convert": {
         "own": "expected --rewrite or --to, got neither",
         "own --to latent --rewrite gauge": "expected --rewrite or --to, got both",
-        "own --rewrite gauge --data text": "expected --data only with --to, got --rewrite",
+        "own --rewrite gauge --data text": "only with --to, got --rewrite",
+        "own --rewrite gauge --tokens 32768": "(--data, --tokens, ...) only with --to, got --rewr",
         "own --rewrite identity-quer": "did you mean identity-query",
         "normless --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
         "own --rewrite gauge --out tasks": "it is not overwritten",
@@ -66,7 +67,7 @@ REFUSED = {
         "own --data text --to latnt --cache 50%": "did you mean latent",
         "own --data text --to latent": "expected --cache, such as 50%, or --bytes-per-token, not b",
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
-        "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
+        "own --data text --to latent --cache 50% --heal-tokens 9": "choices: --out",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
         "own --to latent --cache 50%": "expected a text (--data) for fitting the smaller cache",
     },
@@ -100,7 +101,7 @@ REFUSED = {
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
         "bytes --data text --against x": "expected tasks, got only a prepared data set",
-        "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
+        "bytes --tasks piqa --fewshot -1": "fewshot: expected a whole number such as",
     },
     "export": {
         "learned --out new --to gguf": "that llama.cpp's GPT-2 can express, got the norm placement",

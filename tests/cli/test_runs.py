@@ -71,7 +71,7 @@ def test_status_names_owners_and_problems_as_text(runs: Path, typed: Typed) -> N
     assert notes["failed"] == HOSTILE
     assert "record.json" in notes["damaged"]
     call = ("status", "made-up", "--problems", "--out", runs)
-    assert {run["state"] for run in typed.json(*call)["listed"]} == {"running", "failed", "damaged"}
+    assert {run["state"] for run in typed.json(*call)["listed"]} == {"failed", "damaged"}
     printed = typed(*call)
     assert "\\x1b[31mbroke" in printed
     assert "[red]badly[/red]" in printed
@@ -112,7 +112,8 @@ def test_show_of_runs_that_are_damaged_or_not_finished(
 
 
 @pytest.mark.parametrize(
-    ("start", "says"), [("", "5 runs start with ''"), ("zz", "got 'zz'"), ("../x", "got '../x'")]
+    ("start", "says"),
+    [("", "got '', with which 5 keys start"), ("zz", "got 'zz'"), ("../x", "got '../x'")],
 )
 def test_show_of_no_run_or_of_several(runs: Path, start: str, says: str, typed: Typed) -> None:
     assert says in typed.error("show", start, "--out", runs)

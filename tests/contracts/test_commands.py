@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -52,7 +53,6 @@ CALLS: dict[str, list[str]] = {
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
     "claims": ["--document", "poster", "--verdict", "holds"],
-    "completion": ["bash"],
     "convert": ["{model}", "--rewrite", "gauge", "--out", "{pages}/converted"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "data features": ["--weights", "{resnet}"],
@@ -128,15 +128,16 @@ def test_a_verb_explains_itself(name: str, typed: Typed) -> None:
     said = summarise(name)
     assert said.endswith(".")
     assert str(inspect.getdoc(verb)).splitlines()[0] == said
+    assert " at 0x" not in str(inspect.signature(verb))
+    assert {*get_type_hints(verb)} >= {*inspect.signature(verb).parameters} - {"more"}
     printed = typed(*name.split(), "--help")
     assert f"Usage: qkvary {name}" in printed
     assert "``" not in printed
 
 
 def test_each_surface_has_what_the_other_has() -> None:
-    """Only the script of a shell has no meaning in Python."""
     functions = {name for name in qk.__all__ if inspect.isfunction(getattr(qk, name))}
-    verbs = {one.partition(":")[2] for typed, one in TARGETS.items() if typed != "completion"}
+    verbs = {one.partition(":")[2] for one in TARGETS.values()}
     # A loaded network cannot be printed.
     assert functions - verbs <= {"load"}
     assert verbs <= functions
@@ -159,7 +160,7 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize(
     "name",
-    ["bench quantized", "completion", "data features", "data show", "pack", "show", "unpack"],
+    ["bench quantized", "data features", "data show", "pack", "show", "unpack"],
 )
 def test_command_works_for_people(name: str, places: dict[str, str], typed: Typed) -> None:
     """Those that no page shows: ``test_shown_commands_run`` types the others."""
@@ -167,7 +168,7 @@ def test_command_works_for_people(name: str, places: dict[str, str], typed: Type
 
 
 @pytest.mark.usefixtures("few_pictures")
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"completion"}))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_json_is_one_document_and_nothing_else(
     name: str, places: dict[str, str], typed: Typed
 ) -> None:

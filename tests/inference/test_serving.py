@@ -273,17 +273,22 @@ def test_a_checkpoint_is_exported_once(
         loads.append(given)
         return open_checkpoint(*given, **more)
 
+    asked: list[Serving] = []
+
+    def refuse(_engine: object, serving: Serving, *_others: object) -> None:
+        asked.append(serving)
+        raise ResourceError("stop here")
+
     monkeypatch.setattr(serve, "open_checkpoint", count)
-    monkeypatch.setattr(serve, "run_engine", _refuse)
-    said: list[str] = []
+    monkeypatch.setattr(serve, "run_engine", refuse)
+    options = ("--threads=2", "--jinja")
     for _ in range(2):
         with pytest.raises(ResourceError, match="stop here"):
-            qk.serve("tiny", program=str(program), port=0, say=said.append)
+            qk.serve("tiny", program=str(program), port=0, engine_option=options)
+    assert asked[0].options == ("--threads", "2", "--jinja")
     assert len(loads) == 1
     files = [path.name for path in (cache / "served").glob("*.gguf")]
     assert len(files) == 1
-    starting = serve.Starting(engine_option=("--threads=2", "--jinja"))
-    assert starting.read_options() == ("--threads", "2", "--jinja")
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"engine": "ollama"}, "expected one of llama.cpp, vllm"),
         ({"context": 1_000_000}, "at most"),

@@ -29,6 +29,8 @@ def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
     assert report.picture.file == "answer"
     page = render_page(report)
     assert page.index('class="picture"') < page.index("<aside") < page.index("<nav")
+    assert 'http-equiv="refresh"' not in page
+    assert 'http-equiv="refresh" content="20"' in render_page(report, refresh_seconds=20)
 
 
 @pytest.mark.parametrize("seed", range(4))

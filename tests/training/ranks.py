@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from qkvary.nn import linear as linear_module
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import DEFAULT_KEEP, FileEntry
 from qkvary.training import parallel, presets
+from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.parallel import join_process_group
@@ -65,7 +67,10 @@ def work(order: dict[str, Any], rank: int) -> None:
     task = SmallLanguage(**order.get("task", {}))
     warnings: list[str] = []
     patience = order.get("patience", 60.0)
-    joined = join_process_group(order.get("strategy", "ddp"), run.device, timeout_seconds=patience)
+    joined: AbstractContextManager[Distribution] = nullcontext(Distribution())
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        strategy = order.get("strategy", "ddp")
+        joined = join_process_group(strategy, run.device, timeout_seconds=patience)
     with joined as distribution:
         if order.get("fault") == "full_disk" and distribution.rank == 1:
             parallel.write_checked = no_space

@@ -7,15 +7,16 @@ from cyclopts import Parameter
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.api.arguments import verb
 from qkvary.api.options import (
+    SILENT,
     Checkpoint,
     CheckpointTokenizer,
     NetworkOptions,
+    Terminal,
     Texts,
     open_checkpoint,
 )
 from qkvary.api.results import Result
 from qkvary.text.numbers import Count
-from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis
@@ -31,7 +32,7 @@ def analyze(
     seed: int = 0,
     tokenizer: CheckpointTokenizer = None,
     device: str | None = None,
-    show_progress: ShowProgress = no_progress,
+    terminal: Terminal = SILENT,
 ) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
@@ -47,7 +48,7 @@ def analyze(
         seed: Seed of the random weights, and of the random choice of tokens and keys.
         tokenizer: The tokenizer to use if the checkpoint has none.
         device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
-        show_progress: Opens a progress display.
+        terminal: Shows the progress.
 
     Raises:
         ValueError: if there is no such checkpoint or text, the text is too short, the tokenizer
@@ -61,6 +62,6 @@ def analyze(
 
     settings = AnalysisSettings(text=text, tokens=tokens, context=context, seed=seed)
     loaded, name = open_checkpoint(model, tokenizer, NetworkOptions(device=device), speaks=True)
-    with show_progress("analyzing", "steps") as on_progress:
+    with terminal.show_progress("analyzing", "steps") as on_progress:
         analysis = analyze_network(loaded, settings, on_progress=on_progress)
     return Result(analysis, analysis_report(analysis, name))

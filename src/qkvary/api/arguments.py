@@ -3,18 +3,18 @@
 An argument of the annotated type is accepted. A value that can clearly be converted to that type is
 accepted too: a NumPy number, a string instead of a path, or one string where several are expected.
 ``Reads`` in an annotation names a function that converts the given value, such as "32k".
-``cyclopts.Parameter`` in an annotation is only for the command line: it defines another spelling,
-or shell completion. An argument whose annotation names any other class, such as a network or a
-study, is passed unchanged.
+``cyclopts.Parameter`` in an annotation defines another spelling. An argument whose annotation names
+a class in quotes, such as a network or a study, is passed unchanged.
 """
 
-import dataclasses
 import functools
 import inspect
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
@@ -24,7 +24,6 @@ from typing import (
     TypeVar,
     Union,
     cast,
-    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -32,13 +31,13 @@ from typing import (
 )
 
 from cyclopts import Parameter
+from docstring_parser import parse_from_object
 
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.untrusted_files import read_path
 from qkvary.text.names import near_names
 from qkvary.text.numbers import Reads
 
-T = TypeVar("T")
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 _NAMES: dict[Any, str] = {
@@ -49,12 +48,6 @@ _NAMES: dict[Any, str] = {
     Path: "a path",
     NoneType: "None",
 }
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def options(group: type[T]) -> type[T]:
-    """Make a class a dataclass of options; the docstring under each field is the option's help."""
-    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
 
 
 class Verb(Protocol[P, R_co]):
@@ -69,103 +62,118 @@ class Verb(Protocol[P, R_co]):
 def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
     """Make a function convert its arguments and accept the fields of its options as keywords.
 
-    Arguments are converted by their annotations. ``plan(model, gpu="t4")`` means ``plan(model,
-    hardware=Hardware(gpu="t4"))``. The spellings of the command line are accepted as keywords too
-    (``variant`` for ``variants``). The signature of the returned function lists the fields of the
-    option groups, for ``help`` and for the command line.
+    Arguments are converted by their annotations. A parameter whose default is a dataclass is a
+    group of options: ``plan(model, gpu="t4")`` means ``plan(model, hardware=Hardware(gpu="t4"))``.
+    The spellings of the command line are accepted as keywords too (``variant`` for ``variants``).
+    The signature of the returned function lists the fields of the groups; ``**more`` in it stands
+    for the groups themselves and for the other spellings.
     """
-    own = inspect.signature(function)
-    groups = option_groups(function)
-    owners = {one.name: name for name, group in groups.items() for one in dataclasses.fields(group)}
+    own, groups = inspect.signature(function), option_groups(function)
+    parameters = list_parameters(function)
+    listed = inspect.Signature([*parameters.values()])
+    spellings = {
+        spelling.removeprefix("--"): one.name
+        for one in parameters.values()
+        for mark in unwrap(one.annotation)[1]
+        for spelling in mark.name or ()
+        if spelling[2:] not in {*own.parameters, *parameters}
+    }
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
-        for name in spellings.keys() & given.keys():
-            if spellings[name] in given:
+        for spelling in spellings.keys() & given.keys():
+            if (name := spellings[spelling]) in given:
                 raise TypeError(
-                    f"got {name} and {spellings[name]}, which are two spellings of one parameter"
+                    f"got {spelling} and {name}, which are two spellings of one parameter"
                 )
-            given[spellings[name]] = given.pop(name)
+            given[name] = given.pop(spelling)
         for name in groups.keys() & given.keys():
-            given = _fields_of(given.pop(name), name, type(groups[name])) | given
-        read, given = _read_arguments(shown, args, given)
-        # In Python, a positional parameter may also be given by its name.
-        for name in positional[len(read) :]:
-            if name not in given:
-                break
-            read.append(given.pop(name))
-        changed: dict[str, dict[str, Any]] = {}
-        for name in owners.keys() & given.keys():
-            changed.setdefault(owners[name], {})[name] = given.pop(name)
-        for name, values in changed.items():
-            given[name] = dataclasses.replace(groups[name], **values)
-        return cast("Any", function)(*read, **given)
+            group = read_argument(name, given.pop(name), type(groups[name]))
+            given = {one.name: getattr(group, one.name) for one in fields(group)} | given
+        values = listed.bind(*args, **given).arguments
+        for name, value in values.items():
+            one = parameters[name]
+            if one.kind is one.VAR_POSITIONAL:
+                values[name] = tuple(read_argument(name, it, one.annotation) for it in value)
+            else:
+                values[name] = read_argument(name, value, one.annotation)
+        for name, group in groups.items():
+            given = {one.name: values.pop(one.name) for one in fields(group) if one.name in values}
+            values[name] = replace(group, **given) if given else group
+        bound = inspect.BoundArguments(own, cast("Any", values))
+        return cast("Any", function)(*bound.args, **bound.kwargs)
 
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in own.parameters.items():
-        if name not in groups:
-            parameters.append(parameter)
-            continue
-        kinds = get_type_hints(type(groups[name]), include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                one.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(groups[name], one.name),
-                annotation=kinds[one.name],
-            )
-            for one in dataclasses.fields(groups[name])
-        ]
-    spellings = {
-        spelling.removeprefix("--"): one.name
-        for one in parameters
-        for mark in unwrap(one.annotation)[1]
-        for spelling in mark.name or ()
-        if spelling[2:] not in {*own.parameters, *owners}
-    }
-    shown = {one.name: one for one in parameters}
-    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    shown = [
+        one.replace(annotation=_resolve(one.annotation, function)) for one in parameters.values()
+    ]
     made = cast("Any", call)
-    made.__signature__ = own.replace(parameters=parameters)
+    made.__annotations__ = {one.name: one.annotation for one in shown}
+    made.__annotations__["return"] = _resolve(own.return_annotation, function)
+    if groups or spellings:
+        shown.append(inspect.Parameter("more", inspect.Parameter.VAR_KEYWORD, annotation=Any))
+    made.__signature__ = own.replace(parameters=shown)
+    made.__doc__ = _document(function, parameters.keys() - own.parameters.keys())
     return made
-
-
-def _fields_of(given: object, name: str, kind: type) -> dict[str, Any]:
-    """Return the fields of a group of options, by name."""
-    if not isinstance(given, kind):
-        raise UsageError(f"{name}: expected a value of {kind.__name__}, got {given!r}"[:200])
-    return {one.name: getattr(given, one.name) for one in dataclasses.fields(cast("Any", kind))}
 
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the default of each parameter that is a group of options, by parameter name."""
     parameters = inspect.signature(inspect.unwrap(function)).parameters
-    return {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if dataclasses.is_dataclass(parameter.default)
-    }
+    return {name: one.default for name, one in parameters.items() if is_dataclass(one.default)}
 
 
-def _read_arguments(
-    parameters: Mapping[str, inspect.Parameter], args: Sequence[Any], given: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and keyword arguments of a call, each converted to its annotation."""
-    places = [one for one in parameters.values() if one.kind is not one.KEYWORD_ONLY]
-    if places and places[-1].kind is inspect.Parameter.VAR_POSITIONAL:
-        places += places[-1:] * len(args)
-    read = [
-        read_argument(one.name, value, one.annotation)
-        for one, value in zip(places, args, strict=False)
-    ]
-    named = {
-        name: read_argument(name, value, parameters[name].annotation)
-        if name in parameters
-        else value
-        for name, value in given.items()
-    }
-    # Surplus arguments are refused by the call.
-    return [*read, *args[len(read) :]], named
+def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a verb by name, with the fields of each group in its place."""
+    groups, found = option_groups(function), dict[str, inspect.Parameter]()
+    for name, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
+        if name not in groups:
+            several = {name: parameter}
+        else:
+            group, kinds = groups[name], get_type_hints(type(groups[name]), include_extras=True)
+            several = {
+                one.name: inspect.Parameter(
+                    one.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=getattr(group, one.name),
+                    annotation=kinds[one.name],
+                )
+                for one in fields(group)
+            }
+        if twice := found.keys() & several.keys():
+            raise TypeError(f"expected each option once, got two of {', '.join(sorted(twice))}")
+        found |= several
+    return found
+
+
+def _resolve(kind: Any, function: Any) -> Any:
+    """Return an annotation without its marks; Any if it names a class that is not imported."""
+    holder = SimpleNamespace(__annotations__={"kind": kind})
+    try:
+        return get_type_hints(holder, function.__globals__)["kind"]
+    except NameError:
+        return Any
+
+
+def read_help(function: Callable[..., Any]) -> dict[str, str]:
+    """Return each parameter's help, from the docstrings of the function and of option fields."""
+    kinds = map(type, option_groups(function).values())
+    sources = [cls for kind in kinds for cls in reversed(kind.__mro__) if cls is not object]
+    found = [parse_from_object(cast("Any", one)) for one in (inspect.unwrap(function), *sources)]
+    texts = {one.arg_name: one.description or "" for part in found for one in part.params}
+    return {name: " ".join(text.replace("``", "").split()) for name, text in texts.items()}
+
+
+def _document(function: Callable[..., Any], added: Iterable[str]) -> str:
+    """Return the docstring of a function, followed by the help of the options in its groups."""
+    lines = [inspect.getdoc(function) or ""]
+    if added := set(added):
+        lines += ["", "Options:"]
+        lines += [
+            textwrap.fill(f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            for name, text in read_help(function).items()
+            if name in added
+        ]
+    return "\n".join(lines)
 
 
 def read_argument(name: str, given: object, kind: Any) -> Any:
@@ -196,9 +204,11 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
 
 
 def _plain(given: Any) -> Any:
-    """Return a NumPy or PyTorch scalar as a Python number or bool, and other values unchanged."""
+    """Return a NumPy or PyTorch scalar as a Python number, and a torch.device or dtype as text."""
     if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
         return given.item()
+    if type(given).__module__ == "torch" and type(given).__name__ in ("device", "dtype"):
+        return str(given).removeprefix("torch.")
     return given
 
 
@@ -218,7 +228,7 @@ def unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
 def _is_known(kind: Any) -> bool:
     if get_origin(kind) in (tuple, Sequence):
         return all(map(_is_known, unwrap(get_args(kind)[0])[0]))
-    return get_origin(kind) in (Literal, Mapping) or kind in _NAMES or isinstance(kind, Reads)
+    return get_origin(kind) in (Literal, Mapping) or isinstance(kind, type | Reads)
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
@@ -236,6 +246,8 @@ def _fit(given: object, kind: Any) -> tuple[Any, ...]:
     if kind in (str, Path) and isinstance(given, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", given))
         return (read_path(path) if kind is Path else path,)
+    if kind not in _NAMES:
+        return (given,) if isinstance(given, kind) else ()
     accepted = (int, float) if kind is float else (kind,)
     return (given,) if type(given) in accepted else ()
 
@@ -249,4 +261,6 @@ def _describe(kind: Any) -> str:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) in (tuple, Sequence):
         return f"one or several, each {' or '.join(map(_describe, unwrap(get_args(kind)[0])[0]))}"
-    return "a mapping" if get_origin(kind) is Mapping else _NAMES[kind]
+    if get_origin(kind) is Mapping:
+        return "a mapping"
+    return _NAMES.get(kind) or f"a value of {kind.__name__}"

@@ -1,60 +1,57 @@
 """Convert a language model: rewrite its matrices exactly, or give it a smaller cache."""
 
 import copy
-import dataclasses
 import os
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import (
+    SILENT,
     Checkpoint,
     CheckpointTokenizer,
     NetworkDtype,
     NetworkOptions,
+    Terminal,
     Texts,
     open_checkpoint,
-    say_nothing,
 )
 from qkvary.api.results import Result, add_data
-from qkvary.checkpoints.catalog import check_output, read_config
+from qkvary.checkpoints.catalog import check_output
 from qkvary.conversions.caches.budget import Budget
 from qkvary.conversions.catalog import (
     BY_LAYER,
     load_method,
     load_rewrite,
-    method_names,
-    rewrite_names,
 )
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.environment import announce_stop, stop_in_order
-from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.untrusted_files import StrPath
+from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import Count, Reads, Share, read_count
-from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.conversions.caches.stages import Plan, SmallerCache, Stage
     from qkvary.conversions.rewriting import Rewriting
     from qkvary.data.tokenizers import Tokenizer
+    from qkvary.reports.report import Report
 
 HEALING = ".healing"
 """Suffix of the folder in which a distillation keeps its checkpoints."""
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheForm:
     """Options for the form and the size of a smaller cache."""
 
-    to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
+    to: str | None = None
     """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
     heads), or one of the baselines mean-pooled, key-as-value, least-squares."""
     cache: Share | None = None
@@ -71,7 +68,7 @@ class CacheForm:
     """Forecast how much the loss rises and how long it takes; convert nothing."""
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SmallerCacheOptions(CacheForm):
     """Options for the conversion to a smaller cache: its form, texts and distillation."""
 
@@ -100,18 +97,10 @@ class SmallerCacheOptions(CacheForm):
 SMALLER = SmallerCacheOptions()
 
 
-@overload
-def convert(model: Checkpoint, rewrite: str, **options: Any) -> "Result[Rewriting]": ...
-@overload
-def convert(
-    model: Checkpoint, rewrite: None = None, *, to: str, **options: Any
-) -> "Result[SmallerCache]": ...
 @verb
 def convert(
     model: Checkpoint,
-    rewrite: Annotated[
-        str | None, Parameter(name="--rewrite", completer=lambda _: rewrite_names())
-    ] = None,
+    rewrite: Annotated[str | None, Parameter(name="--rewrite")] = None,
     *,
     smaller: SmallerCacheOptions = SMALLER,
     layer: int | None = None,
@@ -119,9 +108,8 @@ def convert(
     device: str | None = None,
     dtype: NetworkDtype | None = None,
     out: Path | None = None,
-    show_progress: ShowProgress = no_progress,
-    say: Callable[[str], None] = say_nothing,
-) -> "Result[Any]":
+    terminal: Terminal = SILENT,
+) -> "Result[Rewriting] | Result[SmallerCache]":
     """Convert a language model: rewrite its matrices exactly, or give it a smaller cache.
 
     A rewrite keeps the network's outputs: its conditions are checked, and the differences of the
@@ -141,8 +129,7 @@ def convert(
             half precision.
         out: Folder to write; it must not be the checkpoint's folder. If not given, only
             measurements are printed.
-        show_progress: Opens a progress display.
-        say: Called with a sentence for each stage.
+        terminal: Shows the progress, and a sentence for each stage.
 
     Returns:
         A result whose ``value.network`` is the new network.
@@ -156,57 +143,47 @@ def convert(
     if (rewrite is None) == (smaller.to is None):
         given = "neither" if rewrite is None else "both"
         raise UsageError(f"expected --rewrite or --to, got {given}")
-    path = model if isinstance(model, str | os.PathLike) else None
-    network = NetworkOptions(device=device, dtype=dtype)
     if out is not None:
-        if path is not None:
-            check_output(path, out)
+        if isinstance(model, str | os.PathLike):
+            check_output(model, out)
         check_folder(out.absolute().parent)
-    if rewrite is not None:
-        for field in dataclasses.fields(smaller):
-            if getattr(smaller, field.name) != getattr(SMALLER, field.name):
-                name = field.name.replace("_", "-")
-                raise UsageError(f"expected --{name} only with --to, got --rewrite")
-        return _rewrite(model, path, rewrite, layer, seed, network, out)
-    if layer is not None:
-        raise UsageError("expected --layer only with --rewrite, got --to")
-    plan = _make_plan(smaller, seed)
-    if path is not None and (config := read_config(path)) is not None:
-        from qkvary.conversions.caches.stages import check_plan
+    network = NetworkOptions(device=device, dtype=dtype)
+    if rewrite is None:
+        if layer is not None:
+            raise UsageError("expected --layer only with --rewrite, got --to")
+        return _shrink(model, _make_plan(smaller, seed), smaller, network, out, terminal)
+    # The verb passes another object as soon as one of the options is given.
+    if smaller is not SMALLER:
+        raise UsageError(
+            "expected the options of a smaller cache (--data, --tokens, ...) only with --to, got "
+            "--rewrite"
+        )
+    load_rewrite(rewrite)
 
-        check_plan(plan, config)
-    opening = partial(open_checkpoint, model, smaller.tokenizer, network)
-    return _shrink(opening, path, plan, smaller, out, show_progress, say)
-
-
-def _rewrite(
-    model: Checkpoint,
-    path: StrPath | None,
-    name: str,
-    layer: int | None,
-    seed: int,
-    network: NetworkOptions,
-    out: Path | None,
-) -> "Result[Rewriting]":
-    load_rewrite(name)
-
-    from qkvary.checkpoints.chat_templates import read_chat_template
-    from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
-    from qkvary.conversions.rewriting import check_rewrite, run_rewrite
+    from qkvary.conversions.rewriting import run_rewrite
     from qkvary.reports.conversion import conversion_report
 
-    chosen = RewriteOptions(layer=layer, seed=seed)
-    config = None if path is None else read_config(path)
-    if config is not None:
-        check_rewrite(name, config, chosen)
-    loaded, shown = open_checkpoint(model, options=network)
-    made = run_rewrite(name, loaded.network, chosen)
-    report = conversion_report(made, shown)
-    written = () if out is None else (out,)
+    options = RewriteOptions(layer=layer, seed=seed)
+    loaded, name = open_checkpoint(model, options=network)
+    found = run_rewrite(rewrite, loaded.network, options)
+    return _save(found, conversion_report(found, name), model, loaded, out)
+
+
+def _save(
+    found: "Rewriting | SmallerCache",
+    report: "Report",
+    model: Checkpoint,
+    loaded: "LoadedModel",
+    out: Path | None,
+) -> "Result[Any]":
+    """Save the new network if ``out`` is given, and return the result."""
+    from qkvary.checkpoints.chat_templates import read_chat_template
+    from qkvary.checkpoints.models import save_model
+
     if out is not None:
-        save_model(out, made.network, loaded.tokenizer, chat_template=read_chat_template(path))
-    return Result(made, add_data(report, out=out), files=written)
+        save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(model))
+    return Result(found, add_data(report, out=out), files=() if out is None else (out,))
 
 
 def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
@@ -222,9 +199,8 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
             f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
             f"choices: {', '.join(BY_LAYER)}"
         )
-    heal_tokens = smaller.heal_tokens or 0
     is_healing = smaller.learning_rate is not None or smaller.precision != "full"
-    if is_healing and not heal_tokens:
+    if is_healing and not smaller.heal_tokens:
         raise UsageError("expected --heal-tokens with --learning-rate or --precision, got none")
 
     from qkvary.conversions.caches.stages import Plan
@@ -233,7 +209,7 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
         method=to,
         budget=budget,
         by_layer=smaller.layers == "auto",
-        heal_tokens=heal_tokens,
+        heal_tokens=smaller.heal_tokens or 0,
         learning_rate=smaller.learning_rate,
         precision=smaller.precision,
         seed=seed,
@@ -241,28 +217,25 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
 
 
 def _shrink(
-    opening: "Callable[..., tuple[LoadedModel, str]]",
-    path: StrPath | None,
+    model: Checkpoint,
     plan: "Plan",
     smaller: SmallerCacheOptions,
+    network: NetworkOptions,
     out: Path | None,
-    show_progress: ShowProgress,
-    say: Callable[[str], None],
+    terminal: Terminal,
 ) -> "Result[SmallerCache]":
     if smaller.data is None:
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
-    if plan.heal_tokens and out is None and not smaller.dry_run:
-        raise UsageError(
-            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
-        )
-    from qkvary.checkpoints.chat_templates import read_chat_template
-    from qkvary.checkpoints.models import save_model
+    import torch
+
     from qkvary.conversions.caches.calibration import read_texts
-    from qkvary.conversions.caches.stages import forecast_stages, run_stages
+    from qkvary.conversions.caches.stages import check_plan, forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
 
-    loaded, name = opening(speaks=True)
-    loaded = _in_float32(loaded)
+    loaded, name = open_checkpoint(model, smaller.tokenizer, network, speaks=True)
+    if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
+        loaded = loaded._replace(network=copy.deepcopy(loaded.network).float())
+    check_plan(plan, loaded.network.config)
     texts = read_texts(
         cast("Tokenizer", loaded.tokenizer),
         smaller.data,
@@ -272,51 +245,35 @@ def _shrink(
         held_out_tokens=smaller.held_out_tokens,
         trained_tokens=plan.heal_tokens,
     )
+    show_progress = terminal.show_progress
     if smaller.dry_run:
         found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
         return Result(found, smaller_cache_report(found, name))
-    folder = None if out is None else Path(f"{out}{HEALING}")
-    first: list[Stage] = []
+    healing = None if out is None else Path(f"{out}{HEALING}")
+    stages: list[Stage] = []
 
-    def tell(stage: "Stage") -> None:
-        first.append(stage)
-        say(describe_stage(stage, first[0]))
+    def on_stage(stage: "Stage") -> None:
+        stages.append(stage)
+        terminal.say(describe_stage(stage, stages[0]))
 
     stopping = threading.Event()
 
     def stop(_number: int) -> None:
         stopping.set()
-        if say is not say_nothing:
+        if terminal.command is not None:
             announce_stop()
 
-    def end(number: int) -> None:
-        # The checkpoints stay, so that the same call can resume.
-        raise StoppedError(number)
-
-    with stop_in_order(stop, end) if plan.heal_tokens else nullcontext():
+    with stop_in_order(stop) if plan.heal_tokens else nullcontext():
         found = run_stages(
             loaded.network,
             plan,
             texts,
-            healing=folder,
+            healing=healing,
             show_progress=show_progress,
-            on_stage=tell,
+            on_stage=on_stage,
             stop=stopping.is_set,
         )
-    written = () if out is None else (out,)
-    if out is not None:
-        save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(path))
-        if folder is not None and plan.heal_tokens:
-            remove_dir(folder)
-    return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)
-
-
-def _in_float32(loaded: "LoadedModel") -> "LoadedModel":
-    """Return a float32 copy of a half-precision network, or the network itself, unchanged."""
-    import torch
-
-    from qkvary.checkpoints.models import LoadedModel
-
-    if loaded.network.embedding.dtype not in (torch.bfloat16, torch.float16):
-        return loaded
-    return LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)
+    result = _save(found, smaller_cache_report(found, name), model, loaded, out)
+    if healing is not None and plan.heal_tokens:
+        remove_dir(healing)
+    return result

@@ -7,18 +7,18 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.api.arguments import verb
+from qkvary.api.options import SILENT, Terminal
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
-from qkvary.text.progress_line import ShowProgress, no_progress
 
 
 @verb
 def prepare_features(
     weights: Annotated[Path, Parameter(name="--weights")],
     *,
-    show_progress: ShowProgress = no_progress,
+    terminal: Terminal = SILENT,
 ) -> Result[Path]:
     """Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs.
 
@@ -27,7 +27,7 @@ def prepare_features(
     Args:
         weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of
             microsoft/resnet-34.
-        show_progress: Opens a progress display.
+        terminal: Shows the progress.
 
     Returns:
         A result whose ``value`` is the path of the file with the features.
@@ -42,7 +42,7 @@ def prepare_features(
     about = FEATURE_SETS["cifar100-resnet34"]
     path = features_path(about.name)
     parts = path.with_suffix(".parts")
-    with show_progress("describing", "images") as on_progress:
+    with terminal.show_progress("describing", "images") as on_progress:
         features = describe_cifar100(weights, parts, on_progress=on_progress)
     data = encode_features(features)
     found = decode_features(about, data, path)

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.arguments import verb
+from qkvary.api.options import SILENT, Terminal
 from qkvary.api.results import Result
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_source
 from qkvary.data.sources import SourceOptions
-from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.data.prepared import PreparedData
@@ -25,7 +25,7 @@ def prepare_data(
     out: Path | None = None,
     documents: SourceOptions = DOCUMENTS,
     workers: int | None = None,
-    show_progress: ShowProgress = no_progress,
+    terminal: Terminal = SILENT,
 ) -> "Result[PreparedData]":
     """Tokenize documents and store the tokens on disk; if stopped, the same command resumes.
 
@@ -40,7 +40,7 @@ def prepare_data(
         out: Folder of the set; data/NAME-TOKENIZER in the cache directory if not given.
         documents: Which documents to take.
         workers: Number of threads; one per usable core if not given.
-        show_progress: Opens a progress display.
+        terminal: Shows the progress.
 
     Raises:
         ValueError: if the source or the tokenizer does not exist.
@@ -48,7 +48,7 @@ def prepare_data(
     """
     from qkvary.reports.prepared_set import prepared_report
 
-    with show_progress("preparing", "bytes") as show:
+    with terminal.show_progress("preparing", "bytes") as show:
         data = prepare_source(
             source,
             tokenizer,

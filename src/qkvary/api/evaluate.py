@@ -2,17 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import (
+    SILENT,
     Checkpoint,
     CheckpointTokenizer,
     NetworkOptions,
+    Terminal,
     Texts,
     open_checkpoint,
 )
@@ -21,29 +21,12 @@ from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.text.numbers import Count, Reads, read_count
-from qkvary.text.progress_line import ShowProgress, no_progress
+from qkvary.text.numbers import Count, CountFromZero, Counts, Reads, read_words
 
-if TYPE_CHECKING:
-    from qkvary.inference.evaluation.task_scores import TaskMeasurement
-    from qkvary.inference.evaluation.text_measurement import TextMeasurement
+Tasks = Annotated[tuple[str, ...], Reads(read_words, typed=tuple[str, ...])]
 
 
-def _split(given: object, _name: str) -> tuple[str, ...]:
-    """Return names or counts; strings are split at commas."""
-    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    return tuple(part.strip() for one in several for part in str(one).split(","))
-
-
-def _read_lengths(given: object, name: str) -> tuple[int, ...]:
-    """Return the given lengths as integers, without duplicates."""
-    return tuple(dict.fromkeys(read_count(one, name) for one in _split(given, name)))
-
-
-Tasks = Annotated[tuple[str, ...], Reads(_split, typed=tuple[str, ...])]
-
-
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Options for cutting a text into windows and scoring them."""
 
@@ -58,53 +41,30 @@ class Reading:
     every target has at least context - stride tokens before it."""
     joined: bool = False
     """Concatenate the documents instead of scoring each separately."""
-    lengths: Annotated[tuple[int, ...], Reads(_read_lengths, typed=tuple[str, ...])] = ()
+    lengths: Counts = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
-    paper: Annotated[bool, Parameter(negative="--no-paper")] = False
+    paper: bool = False
     """Also score as the papers did: one document per row, padded with separators."""
 
-    def resolve(self, data: Texts) -> TextReading:
-        """Return the text and the settings of its windows."""
-        return TextReading(
-            data=data,
-            split=self.split,
-            tokens=self.tokens,
-            context=self.context,
-            stride=self.stride,
-            joined=self.joined,
-            lengths=self.lengths,
-            paper=self.paper,
-        )
 
-
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
     """Options of the tasks: their files, solved examples and number of questions."""
 
     task_data: Path | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
-    fewshot: int | None = None
+    fewshot: CountFromZero | None = None
     """Solved examples before each question. If not given: 5, but 0 for lambada, and the task's own
     number for tasks that lm-eval downloads."""
-    limit: int | None = None
+    limit: Count | None = None
     """Number of questions per task, counted from the first; all if not given."""
     against: str | None = None
     """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
     consecutive words with its training split are counted, and the others scored separately."""
 
-    def resolve(self, tasks: tuple[str, ...]) -> TaskReading:
-        """Return the tasks and the settings of their prompts."""
-        return TaskReading(
-            tasks=tasks,
-            task_data=self.task_data,
-            fewshot=self.fewshot,
-            limit=self.limit,
-            against=self.against,
-        )
 
-
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batching(NetworkOptions):
     """The device and batching of the network."""
 
@@ -115,18 +75,14 @@ class Batching(NetworkOptions):
 READING, ASKING, BATCHING = Reading(), Asking(), Batching()
 
 
-@overload
-def evaluate(
-    model: Checkpoint, data: Texts, *, tasks: None = None, **options: Any
-) -> "Result[TextMeasurement]": ...
-@overload
-def evaluate(
-    model: Checkpoint, data: None = None, *, tasks: str | Sequence[str], **options: Any
-) -> "Result[TaskMeasurement]": ...
-@overload
-def evaluate(
-    model: Checkpoint, data: Texts, *, tasks: str | Sequence[str], **options: Any
-) -> "Result[tuple[TextMeasurement, TaskMeasurement]]": ...
+def _silence_lm_eval(*, offline: bool) -> None:
+    """Set variables that lm-eval and its libraries read when they are first imported."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
 @verb
 def evaluate(
     model: Checkpoint,
@@ -137,8 +93,7 @@ def evaluate(
     asking: Asking = ASKING,
     batching: Batching = BATCHING,
     tokenizer: CheckpointTokenizer = None,
-    show_progress: ShowProgress = no_progress,
-    own_process: bool = False,
+    terminal: Terminal = SILENT,
 ) -> Result[Any]:
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
@@ -156,55 +111,56 @@ def evaluate(
         asking: The files of the tasks, the solved examples, and the number of questions.
         batching: The device and batching.
         tokenizer: The tokenizer to use if the checkpoint has none.
-        show_progress: Opens a progress display.
-        own_process: True if nothing else runs in this process. lm-eval and its libraries may then
-            be silenced, and are kept offline if all tasks are local.
+        terminal: Shows the progress.
+
+    Returns:
+        A result whose ``value`` is a ``TextMeasurement``, a ``TaskMeasurement``, or both.
 
     Raises:
         ValueError: if there is no such checkpoint, text or task, or the windows are too long for
             the network.
         DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
-    text = None if data is None else reading.resolve(data)
-    questions = None if tasks is None and asking == ASKING else asking.resolve(tasks or ())
+    text = None if data is None else TextReading(data=data, **asdict(reading))
+    questions = None
+    if tasks is not None or asking != ASKING:
+        questions = TaskReading(tasks=tasks or (), **asdict(asking))
     if text is None and questions is None:
         raise UsageError("expected a text (--data) or --tasks, got neither")
-    batch_size = batching.batch_size
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    # lm-eval and its libraries read these variables when they are first imported, below.
-    if own_process and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
-    if own_process and questions is not None and not questions.others:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     asked = None
     if questions is not None:
         require("lm_eval")
+        if terminal.command is not None:
+            _silence_lm_eval(offline=not questions.others)
         from qkvary.inference.evaluation.task_measurement import prepare_tasks
 
         asked = prepare_tasks(questions)
     # Whether a network that is passed in has a tokenizer is checked when the text is opened.
-    reads = (
-        text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
-    )
-    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=reads or bool(asked))
+    is_path = isinstance(model, str | os.PathLike)
+    speaks = asked is not None or (text is not None and is_path and not is_prepared(text.data[0]))
+    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=speaks)
+    how: dict[str, Any] = {
+        "batch_size": batching.batch_size,
+        "show_progress": terminal.show_progress,
+    }
     document: dict[str, Any] = {
         "checkpoint": name,
-        "batch_size": batch_size,
+        "batch_size": batching.batch_size,
         "identity": identify(loaded.network, loaded.tokenizer),
     }
     found: list[Any] = []
     if text is not None:
-        found += [measure_text(loaded, text, batch_size=batch_size, show_progress=show_progress)]
+        found += [measure_text(loaded, text, **how)]
         document |= text_data(found[-1])
     if asked is not None:
         from qkvary.inference.evaluation.task_measurement import measure_tasks
 
-        found += [measure_tasks(loaded, asked, batch_size=batch_size, show_progress=show_progress)]
+        found += [measure_tasks(loaded, asked, **how)]
         document |= task_data(found[-1])
-    value = found[0] if len(found) == 1 else tuple(found)
-    return Result(value, evaluation_report(document))
+    return Result(found[0] if len(found) == 1 else tuple(found), evaluation_report(document))

@@ -1,17 +1,17 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import (
+    SILENT,
     Checkpoint,
     CheckpointTokenizer,
     NetworkOptions,
+    Terminal,
     open_checkpoint,
-    say_nothing,
 )
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, DecodeKernel
@@ -28,9 +28,7 @@ from qkvary.inference.requests import (
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
-from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath
 from qkvary.text.names import count
 from qkvary.text.numbers import CountFromZero
 
@@ -42,59 +40,24 @@ if TYPE_CHECKING:
 BATCH = 16
 """The maximum number of prompts in a batch."""
 
-ShowText = Callable[[int, str, bool], None]
-"""Called with the index of a prompt, a new piece of its text, and whether the text ends here."""
-OpenTexts = Callable[[Sequence[str]], ShowText]
-"""Called with the prompts once all arguments are checked; returns the function that shows the
-texts."""
 
-
-def _show_nothing(_prompts: Sequence[str]) -> ShowText:
-    return lambda _index, _text, _ends: None
-
-
-class _Answer:
-    """Generated text that can be saved like any other result."""
-
-    __slots__ = ()
-    result: Result[tuple[Completion, ...]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return ``result`` as plain data."""
-        return self.result.to_dict()
-
-    def save(
-        self, target: StrPath, formats: Sequence[ReportFormat] | None = None
-    ) -> tuple[Path, ...]:
-        """Write the report of ``result``, as ``Result.save`` does."""
-        return self.result.save(target, formats)
-
-
-class Text(_Answer, str):
+class Text(str):
     """The text generated for a prompt; ``result`` has its tokens, and their log-probabilities."""
 
     __slots__ = ("result",)
+    result: Result[tuple[Completion, ...]]
 
 
-class Texts(_Answer, list[Text]):
+class Texts(list[Text]):
     """The texts generated for several prompts; ``result`` has their tokens."""
 
+    result: Result[tuple[Completion, ...]]
 
-@options
-class Choosing:
-    """Options of sampling."""
 
-    temperature: float | None = None
-    """Divisor of the logits; 0 takes the most probable token. If not given: 0, or 1 with --top-k,
-    --top-p or --min-p."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Sample from the fewest tokens whose probabilities add up to this."""
-    min_p: float | None = None
-    """Drop tokens less probable than this share of the highest probability."""
-    repetition_penalty: float = 1.0
-    """Penalty for tokens that occurred before; 1 for none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """The seed, the end of the texts, and beam search."""
+
     seed: int = 0
     """Seed of the random numbers."""
     stop: tuple[str, ...] = ()
@@ -107,22 +70,8 @@ class Choosing:
     length_penalty: float = 1.0
     """With --beams: a beam's log-probability is divided by its length to this power."""
 
-    def sampling(self) -> Sampling:
-        """Return the sampling settings.
 
-        The temperature defaults to 1 if top-k, top-p or min-p is set, and otherwise to 0.
-        """
-        default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
-        return Sampling(
-            temperature=default if self.temperature is None else self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-        )
-
-
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(NetworkOptions):
     """The device and batching of the network, and its cache."""
 
@@ -136,29 +85,8 @@ class Decoding(NetworkOptions):
     kernel: DecodeKernel = "auto"
     """Decoding kernel: its name, or auto to choose by device and shape."""
 
-    def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
-        """Return a function that makes a cache for a number of tokens."""
-        from qkvary.inference.decoding import make_cache
-        from qkvary.nn.decoding.choice import pinned
 
-        pinned(self.kernel)
-        storage = parse_storage(self.storage)
-        return lambda tokens: make_cache(
-            loaded.network, tokens, layout=self.layout, storage=storage, kernel=self.kernel
-        )
-
-    def notice(self, loaded: "LoadedModel") -> str | None:
-        """Return a notice if kernels must be compiled before the first token."""
-        from qkvary.nn.decoding.choice import pinned
-        from qkvary.nn.decoding.native import notice
-
-        # The kernels read caches of tokens, not states.
-        reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
-        wanted = reads_cache and pinned(self.kernel) in ("auto", "native")
-        return notice() if wanted else None
-
-
-CHOOSING, DECODING = Choosing(), Decoding()
+SAMPLING, ANSWERING, DECODING = Sampling(), Answering(), Decoding()
 
 
 @overload
@@ -171,11 +99,11 @@ def generate(
     prompt: str | Sequence[str] = "",
     *,
     tokens: CountFromZero | None = None,
-    choosing: Choosing = CHOOSING,
+    sampling: Sampling = SAMPLING,
+    answering: Answering = ANSWERING,
     decoding: Decoding = DECODING,
     tokenizer: CheckpointTokenizer = None,
-    open_texts: OpenTexts = _show_nothing,
-    say: Callable[[str], None] = say_nothing,
+    terminal: Terminal = SILENT,
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
@@ -187,11 +115,11 @@ def generate(
         prompt: A text to continue, or several, which are decoded in batches.
         tokens: Maximum new tokens. If not given, as many as the model has positions for, at most
             256.
-        choosing: The choice of tokens.
+        sampling: The choice of tokens.
+        answering: The seed, the end of the texts, and beam search.
         decoding: The device, batching and cache.
         tokenizer: The tokenizer to use if the checkpoint has none.
-        open_texts: Shows texts as they are generated.
-        say: Shows a sentence before the first token.
+        terminal: Shows the texts as they are generated.
 
     Returns:
         The new text, without the prompt; for several prompts, a list of new texts.
@@ -201,112 +129,110 @@ def generate(
             out of its range.
         DamagedError: if the checkpoint is damaged.
     """
-    if decoding.deterministic_batch and choosing.beams is not None:
+    if decoding.deterministic_batch and answering.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
-    sampling = choosing.sampling()
     loaded, _ = open_checkpoint(model, tokenizer, decoding, speaks=True)
     own = cast("Tokenizer", loaded.tokenizer)
-    prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     requests = make_requests(
         own,
         prompts,
         max_tokens=loaded.network.config.max_tokens,
         tokens=tokens,
-        sampling=sampling,
-        stop=choosing.stop,
-        seed=choosing.seed,
-        logprobs=choosing.logprobs,
+        sampling=replace(sampling, temperature=sampling.divisor),
+        stop=answering.stop,
+        seed=answering.seed,
+        logprobs=answering.logprobs,
     )
-    notice = decoding.notice(loaded)
-
-    def announce() -> None:
-        # The notice about kernels to compile waits until all arguments are checked.
-        if notice is not None:
-            say(notice)
-
-    compute = _sample if choosing.beams is None else _search
-    show = partial(open_texts, prompts)
-    answers, beams = compute(loaded, requests, choosing, decoding, announce, show)
-    report = generation_report(own, prompts, requests, answers, beams)
+    new_cache = _cache_maker(loaded, decoding, terminal)
+    if answering.beams is None:
+        answers, found = _sample(loaded, requests, prompts, new_cache, decoding, terminal), []
+    else:
+        found = _search(loaded, requests, new_cache, answering)
+        answers = [
+            Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
+            for best, *_ in found
+        ]
+        show = terminal.open_texts(prompts)
+        for index, answer in enumerate(answers):
+            show(index, answer.text, True)
+    report = generation_report(own, prompts, requests, answers, found)
     replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
     warning = (
         f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
         f"{count(replaced, 'place')}"
     )
-    texts = Texts(map(Text, (answer.text for answer in answers)))
-    found = texts if isinstance(prompt, list | tuple) else texts[0]
-    found.result = Result(tuple(answers), report, notices=(warning,) * bool(replaced))
-    return found
+    texts = Texts(Text(answer.text) for answer in answers)
+    text = texts[0] if isinstance(prompt, str) else texts
+    text.result = Result(tuple(answers), report, notices=(warning,) * bool(replaced))
+    return text
 
 
-Answers = tuple[list[Completion], "list[list[Beam]]"]
+def _cache_maker(loaded: "LoadedModel", decoding: Decoding, terminal: Terminal) -> "CacheMaker":
+    """Return a function that makes a cache; tell the user if kernels must be compiled first."""
+    from qkvary.inference.decoding import make_cache
+    from qkvary.nn.decoding.choice import pinned
+    from qkvary.nn.decoding.native import notice
+
+    storage, kernel = parse_storage(decoding.storage), decoding.kernel
+    # The kernels read caches of tokens, not states.
+    reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
+    if pinned(kernel) in ("auto", "native") and reads_cache and (said := notice()) is not None:
+        terminal.say(said)
+    return lambda tokens: make_cache(
+        loaded.network, tokens, layout=decoding.layout, storage=storage, kernel=kernel
+    )
 
 
 def _sample(
     loaded: "LoadedModel",
     requests: Sequence[Request],
-    _choosing: Choosing,
+    prompts: Sequence[str],
+    new_cache: "CacheMaker",
     decoding: Decoding,
-    announce: Callable[[], None],
-    open_texts: Callable[[], ShowText],
-) -> Answers:
+    terminal: Terminal,
+) -> list[Completion]:
     from qkvary.inference.decoding import stream
 
-    new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
+    limit = loaded.network.config.max_tokens
+    groups = group_requests(requests, max_tokens=limit, batch_size=BATCH)
     # Creating the streams refuses requests that do not fit.
     streams = [
-        (
-            group.start,
-            stream(
-                loaded.network,
-                [requests[index] for index in group],
-                tokenizer=loaded.tokenizer,
-                new_cache=new_cache,
-                deterministic_batch=decoding.deterministic_batch,
-            ),
+        stream(
+            loaded.network,
+            [requests[index] for index in group],
+            tokenizer=loaded.tokenizer,
+            new_cache=new_cache,
+            deterministic_batch=decoding.deterministic_batch,
         )
-        for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
+        for group in groups
     ]
-    announce()
-    show, events = open_texts(), dict[int, list[Event]]()
-    for first, coming in streams:
+    show = terminal.open_texts(prompts)
+    events: list[list[Event]] = [[] for _ in requests]
+    for group, coming in zip(groups, streams, strict=True):
         for event in coming:
-            index = first + event.request
-            events.setdefault(index, []).append(event)
+            index = group[event.request]
+            events[index].append(event)
             show(index, event.text, event.finish is not None)
-    return [collect(events[index]) for index in sorted(events)], []
+    return list(map(collect, events))
 
 
 def _search(
     loaded: "LoadedModel",
     requests: Sequence[Request],
-    choosing: Choosing,
-    decoding: Decoding,
-    announce: Callable[[], None],
-    open_texts: Callable[[], ShowText],
-) -> Answers:
-    from qkvary.inference.beams import check_beams, search
+    new_cache: "CacheMaker",
+    answering: Answering,
+) -> "list[list[Beam]]":
+    from qkvary.inference.beams import search
 
-    beams = choosing.beams or 0
-    check_beams(beams)
-    new_cache = decoding.cache_maker(loaded)
-    announce()
-    found = [
+    return [
         search(
             loaded.network,
             request,
-            beams=beams,
-            length_penalty=choosing.length_penalty,
+            beams=answering.beams or 0,
+            length_penalty=answering.length_penalty,
             tokenizer=loaded.tokenizer,
             new_cache=new_cache,
         )
         for request in requests
     ]
-    show = open_texts()
-    for index, (best, *_) in enumerate(found):
-        show(index, best.text, True)
-    answers = [
-        Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
-        for best, *_ in found
-    ]
-    return answers, found

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import NETWORK, NetworkOptions
+from qkvary.api.options import NETWORK, NetworkOptions, open_checkpoint
 from qkvary.arch.canonical import import_file
-from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -42,7 +41,4 @@ def load(
     """
     if code is not None:
         import_file(code)
-    loaded = load_checkpoint(checkpoint)
-    if tokenizer is not None:
-        loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
-    return loaded.to(options.device or "cpu", options.dtype, options.weights)
+    return open_checkpoint(checkpoint, tokenizer, options)[0]

@@ -1,34 +1,28 @@
 """Parameters that several verbs share, the functions that read them, and groups of options."""
 
-import dataclasses
-import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import suppress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Union, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import options
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
-from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import AnyVariant
-from qkvary.data.checkpoint_names import checkpoint_names, packaged_names
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name
-from qkvary.text.numbers import Reads
-from qkvary.text.progress_line import ShowProgress, no_progress
+from qkvary.text.numbers import Reads, as_several
+from qkvary.text.progress_line import ShowProgress, ignore, no_progress
 
 if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
-
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
@@ -36,50 +30,30 @@ if TYPE_CHECKING:
     from qkvary.studies.study import Study
     from qkvary.studies.trainings import NotedTraining
 
+ShowText = Callable[[int, str, bool], None]
+"""Called with the index of a prompt, a new piece of its text, and whether the text ends here."""
 
-def say_nothing(_sentence: str) -> None:
-    """Do nothing: the default without a terminal."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Terminal:
-    """The functions that show a verb's progress and messages; by default, they show nothing.
-
-    ``command`` is the command as typed; it is empty in Python.
-    """
+class Terminal(NamedTuple):
+    """Shows what a verb does while it works; by default, nothing is shown."""
 
     show_progress: ShowProgress = no_progress
-    say: Callable[[str], None] = say_nothing
-    warn: Callable[[str], None] = say_nothing
-    command: str = ""
+    """Opens a progress display."""
+    say: Callable[[str], None] = ignore
+    """Prints a sentence."""
+    warn: Callable[[str], None] = ignore
+    """Prints a warning."""
+    open_texts: Callable[[Sequence[str]], ShowText] = lambda _prompts: ignore
+    """Called with the prompts once all arguments are checked; returns the function that shows the
+    texts."""
+    command: str | None = None
+    """The command that was typed, if this process runs that command alone; None in Python."""
+
+    def __repr__(self) -> str:
+        return "Terminal()"
 
 
-def complete_study(_context: object) -> Iterator[str]:
-    """Yield the names of studies, for the shell."""
-    # Other verbs need no studies.
-    from qkvary.studies.catalog import study_names
-
-    yield from study_names()
-
-
-def complete_variant(_context: object) -> Iterator[str]:
-    """Yield the labels of the variants, for the shell."""
-    yield from (one.label for one in VARIANTS)
-
-
-def complete_model(_context: object) -> Sequence[str]:
-    """Return the names of models, for the shell."""
-    from qkvary.arch.families.sizes import name_sizes
-
-    return (*name_sizes(), *packaged_names())
-
-
-def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
-    """Yield the names of checkpoints and matching paths, for the shell."""
-    yield from checkpoint_names()
-    folder = context.incomplete[: context.incomplete.rfind("/") + 1]
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
+SILENT = Terminal()
 
 
 # ---- readers of arguments
@@ -105,52 +79,27 @@ def find_model(given: object, _name: str = "") -> Model:
 
 def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
     """Return a tuple of variants, given as one label, one variant, or a sequence of these."""
-    is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
-    return tuple(map(as_label, cast("Iterable[AnyVariant | str]", [given] if is_one else given)))
+    return tuple(as_label(cast("AnyVariant | str", one)) for one in as_several(given))
 
 
 def read_seeds(given: object, _name: str) -> tuple[int, ...]:
     """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import MOST_SEEDS, check_number_of_seeds
 
-    expected = "expected seeds such as 7 or 0,1,2 or 0-4"
-    if not isinstance(given, str):
-        try:
-            is_one = isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)
-            several = cast("Iterable[object]", [given] if is_one else given)
-            if isinstance(several, Sized):
-                check_number_of_seeds(len(several))
-            # One more than is allowed, so that an endless iterable is refused too.
-            found = tuple(islice(several, MOST_SEEDS + 1))
-            check_number_of_seeds(len(found))
-            return tuple(map(_as_seed, found))
-        except TypeError:
-            raise UsageError(f"{expected}, got {given!r}") from None
+    # One more than is allowed, so that an endless iterable is refused too.
+    parts = map(str, islice(as_several(given), MOST_SEEDS + 1))
     seeds: list[int] = []
-    for part in given.split(","):
+    for part in ",".join(parts).split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise UsageError(f"{expected}, got {given!r}")
+            raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {given!r}")
         found = range(int(first), int(last if dash else first) + 1)
         if not found:
             raise UsageError(f"expected the smaller seed first, got {given!r}")
         # Not len(found), which must fit into a machine word.
-        check_number_of_seeds(found[-1] - found[0] + 1)
+        check_number_of_seeds(len(seeds) + found[-1] - found[0] + 1)
         seeds += found
     return tuple(seeds)
-
-
-def _as_seed(given: object) -> int:
-    if isinstance(given, bool):
-        raise TypeError(f"expected a whole number, got {given}")
-    return operator.index(cast("int", given))
-
-
-def write_seeds(seeds: Sequence[int]) -> str:
-    """Return seeds as ``read_seeds`` reads them: ``0-4`` for consecutive ones, else ``1,3``."""
-    if len(seeds) > 1 and [*seeds] == [*range(seeds[0], seeds[-1] + 1)]:
-        return f"{seeds[0]}-{seeds[-1]}"
-    return ",".join(map(str, seeds))
 
 
 # ---- annotations
@@ -161,7 +110,6 @@ Checkpoint = Annotated[
         help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
         "folder or file: our own, a .gguf, a llama2.c .bin, a character model. In Python also what "
         "qk.load returned.",
-        completer=complete_checkpoint,
     ),
 ]
 CheckpointTokenizer = Annotated[
@@ -177,22 +125,19 @@ AnyModel = Annotated[
     Parameter(
         help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
         "(.gguf, .bin, a folder), or a hub id. In Python also a configuration or a network.",
-        completer=complete_model,
     ),
 ]
 Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
 """One variant or several, each given as a value or by its label."""
 Variants = Annotated[
     Labels,
-    Parameter(
-        name=("--variant", "--variants"), consume_multiple=(1, None), completer=complete_variant
-    ),
+    Parameter(name=("--variant", "--variants"), consume_multiple=(1, None)),
 ]
 """The variants that a verb compares."""
 Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
 Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
 """Files or folders of texts."""
-AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
+AnyStudy = Union[StrPath, "Study"]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 
@@ -200,7 +145,7 @@ Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """The device and the number format of a network."""
 
@@ -218,10 +163,6 @@ NETWORK = NetworkOptions()
 # ---- checkpoints and studies
 
 
-TRAINED = ("train ", "train-")
-"""Prefixes of the names of trainings (``train ``) and of their files in the store (``train-``)."""
-
-
 def open_checkpoint(
     given: Checkpoint,
     tokenizer: str | None = None,
@@ -236,10 +177,14 @@ def open_checkpoint(
     must have a tokenizer.
     """
     # Counting and planning open no checkpoint.
-    from qkvary.checkpoints.catalog import require_tokenizer
+    from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 
-    loaded, name = _open(given)
     is_path = isinstance(given, str | os.PathLike)
+    if is_path:
+        name = read_name(given, "the name or path of a checkpoint")
+        loaded = load_checkpoint(name)
+    else:
+        name, loaded = "the given network", _as_loaded(given)
     if tokenizer is not None or (speaks and is_path):
         loaded, _ = require_tokenizer(loaded, name, tokenizer)
     if speaks and loaded.tokenizer is None:
@@ -250,30 +195,26 @@ def open_checkpoint(
     return loaded, name
 
 
-def _open(given: object) -> "tuple[LoadedModel, str]":
-    if isinstance(given, str | os.PathLike):
-        name = read_name(cast("object", given), "the name or path of a checkpoint")
-        from qkvary.checkpoints.catalog import load_checkpoint
-
-        return load_checkpoint(name), name
+def _as_loaded(given: object) -> "LoadedModel":
     # A checkpoint's name is completed and refused without torch.
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
 
-    pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else ()
-    match pair:
+    match given:
         case (LanguageModel() as network, None | Tokenizer() as tokenizer):
-            return LoadedModel(network, tokenizer), "the given network"
+            return LoadedModel(network, tokenizer)
+        case tuple():
+            found = f"({', '.join(type(one).__name__ for one in cast('tuple[object]', given))})"
         case _:
-            kinds = ", ".join(type(one).__name__ for one in pair)
-            raise ValueError(
-                "expected the name or path of a checkpoint, or a network with its tokenizer as "
-                f"qk.load returns them, got {f'({kinds})' if pair else type(given).__name__}"
-            )
+            found = type(given).__name__
+    raise UsageError(
+        "expected the name or path of a checkpoint, or a network with its tokenizer as qk.load "
+        f"returns them, got {found}"
+    )
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Options that choose the protocol of a study and a part of the study.
 
@@ -292,34 +233,22 @@ class Part:
     """Only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
     """Only this setting (can be repeated)."""
-    variants: Annotated[
-        tuple[str, ...],
-        Parameter(name=("--variant", "--variants"), completer=complete_variant),
-    ] = ()
+    variants: Annotated[tuple[str, ...], Parameter(name=("--variant", "--variants"))] = ()
     """Only this variant and the baseline (can be repeated)."""
 
-    def typed(self, reference: str, study: "Study") -> str:
-        """Return the study and the options that select its part, as typed on a command line.
-
-        The name of a study includes its protocol. If ``reference`` is the path of the study's file,
-        the file determines device and dtype, which are then omitted unless given as options.
-        """
-        is_path = reference.endswith(".py") or "/" in reference
-        protocol = (self.protocol,) if is_path and self.protocol else ()
-        device, dtype = self.device, self.dtype
-        if not is_path:
-            device = device or (study.device if study.device != "cpu" else None)
-            dtype = dtype or (study.dtype if study.dtype != "float32" else None)
-        chosen = {
-            "--protocol": protocol,
+    def typed(self, study: str) -> str:
+        """Return a study and the options that select its part, as typed on a command line."""
+        options = {
+            "--protocol": (self.protocol,),
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--device": (device,) if device else (),
-            "--dtype": (dtype,) if dtype else (),
+            "--seeds": (",".join(map(str, self.seeds or ())),),
+            "--device": (self.device,),
+            "--dtype": (self.dtype,),
         }
-        typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
-        return " ".join([quote(reference) if is_path else study.name, *typed])
+        typed = [f"{name} {quote(one)}" for name, some in options.items() for one in some if one]
+        return " ".join([quote(study), *typed])
 
 
 PART = Part()
@@ -336,7 +265,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
     if part.tasks or part.settings or part.variants:
         study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
     seeds = study.seeds if part.seeds is None else part.seeds
-    return dataclasses.replace(study, seeds=seeds, device=device, dtype=dtype)
+    return replace(study, seeds=seeds, device=device, dtype=dtype)
 
 
 def choose_runs(
@@ -346,28 +275,11 @@ def choose_runs(
 
     The study of a training (made by ``qkvary train``) consists of the runs of the training.
     """
-    if not isinstance(name, str) or not name.startswith(TRAINED):
-        return choose_study(name, part), None
-    # ``train-x.py`` is a path; the name of a training may end like one, as in ``train lm on x.py``.
-    if name.startswith("train-") and (name.endswith(".py") or "/" in name):
+    # A training has a name such as ``train lm on x.py``, and a note such as ``train-lm-on-x-py``.
+    is_note = str(name).startswith("train-") and not re.search(r"/|\.py$", str(name))
+    if not isinstance(name, str) or not (name.startswith("train ") or is_note):
         return choose_study(name, part), None
     from qkvary.studies.trainings import find_training
 
-    for option, given in (
-        ("--protocol", part.protocol),
-        ("--task", part.tasks),
-        ("--setting", part.settings),
-        ("--variant", part.variants),
-    ):
-        if given:
-            raise UsageError(f"expected a study for {option}, got the training {name!r}")
-    found = find_training(store, name)
-    # Another device or dtype would select runs that do not exist.
-    for option, given, noted in (
-        ("--device", part.device, found.study.device),
-        ("--dtype", part.dtype, found.study.dtype),
-    ):
-        if given not in (None, noted):
-            raise UsageError(f"expected {option} {noted}, as {name!r} was trained, got {given}")
-    seeds = found.study.seeds if part.seeds is None else part.seeds
-    return dataclasses.replace(found.study, seeds=seeds), found
+    training = find_training(store, name)
+    return choose_study(training.study, part), training

@@ -1,24 +1,25 @@
 """Plan a deployment: exact savings, memory, speed, price, and dominated variants."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import AnyModel, Variants
 from qkvary.api.results import Result
 from qkvary.costs.comparison import choose_context
-from qkvary.costs.devices import Device, choose_device
+from qkvary.costs.devices import choose_device
 from qkvary.costs.formats import parse_format, parse_formats
 from qkvary.costs.serving import Demand
-from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
-from qkvary.planning.plans import Plan, Regime, make_plan
+from qkvary.planning.plans import Plan, make_plan
+from qkvary.planning.training_advice import Regime
 from qkvary.reports.plan import plan_report
 from qkvary.text.numbers import Count, Share
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """The device to plan for."""
 
@@ -35,14 +36,8 @@ class Hardware:
     price: float | None = None
     """Price of one device per month."""
 
-    def choose(self) -> Device:
-        """Return the device that these options describe."""
-        return choose_device(
-            self.gpu, memory=self.memory, bandwidth=self.bandwidth, flops=self.flops
-        )
 
-
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load to plan for: context, users and number formats."""
 
@@ -60,18 +55,12 @@ class Load:
     """Kind of task: causal text, sets, or images."""
 
 
-@options
-class Purpose:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purpose(Regime):
     """Serving or training, and the settings of training."""
 
     goal: Goal = "serving"
     """Goal of the plan: serving or training."""
-    precision: Precision = "mixed"
-    """For training: 16-bit with 32-bit master weights, or fp32."""
-    checkpointing: bool = False
-    """For training: store only each block's input and recompute the block."""
-    utilization: Share = 0.4
-    """For training: the share of the device's peak FLOPS that is reached."""
 
 
 HARDWARE, LOAD, PURPOSE = Hardware(), Load(), Purpose()
@@ -109,7 +98,12 @@ def plan(
         DownloadError: if the hub cannot be reached.
     """
     demand = Demand(
-        device=hardware.choose(),
+        device=choose_device(
+            hardware.gpu,
+            memory=hardware.memory,
+            bandwidth=hardware.bandwidth,
+            flops=hardware.flops,
+        ),
         context=choose_context(model, load.context),
         users=load.users,
         weights=parse_format(load.weights),
@@ -124,11 +118,7 @@ def plan(
         variants,
         goal=purpose.goal,
         task=load.task,
-        regime=Regime(
-            precision=purpose.precision,
-            checkpointing=purpose.checkpointing,
-            utilization=purpose.utilization,
-        ),
+        regime=purpose,
         decimal=decimal,
     )
     return Result(made, plan_report(made))

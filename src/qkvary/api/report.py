@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs, write_seeds
+from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
@@ -52,7 +52,7 @@ def report(
     if to is not None:
         check_folder(to)
     chosen, training = choose_runs(store, study, part)
-    results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
+    results, name = gather_results(chosen, store, part.typed(typed)), chosen.name
     notices: list[str] = []
     if training is not None:
         name = training.page_name
@@ -60,10 +60,9 @@ def report(
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:
-        more = [] if part.seeds is None else ["--seeds", write_seeds(part.seeds)]
-        more += [] if out == RUNS else ["--out", str(out)]
-        selected = f"qkvary study {part.typed(typed, chosen)} {shlex.join(more)}".rstrip()
-        command = training.commands[0] if training else selected
+        more = [] if out == RUNS else [f"--out {shlex.quote(str(out))}"]
+        command = " ".join(["qkvary study", part.typed(typed), *more])
+        command = training.commands[0] if training else command
         raise UsageError(f"expected runs of {typed} in {out}, got none: run `{command}` first")
     if training is None:
         shown = study_report(results.summary, results.attention, results.samples)

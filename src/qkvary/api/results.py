@@ -60,10 +60,9 @@ class Result(Generic[Value]):
         """
         require("pandas")
         tables = _tables(self.report)
-        if not tables or (table is not None and table not in tables):
-            given = "a table" if table is None else repr(table)
-            raise ValueError(f"expected a table, got {given}; {suggest(table or '', tables)}")
-        found = next(iter(tables.values())) if table is None else tables[table]
+        found = next(iter(tables.values()), None) if table is None else tables.get(table)
+        if found is None:
+            raise ValueError(f"expected a table, got {table!r}; {suggest(table or '', tables)}")
         columns = [column.key for column in found.columns]
         rows = [[cell.raw for cell in row] for row in found.rows]
         # pandas is optional.

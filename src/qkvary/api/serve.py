@@ -2,25 +2,23 @@
 
 import json
 import shlex
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import (
+    SILENT,
     CheckpointTokenizer,
-    complete_checkpoint,
+    Terminal,
     find_model,
     open_checkpoint,
-    say_nothing,
 )
 from qkvary.api.results import Result, say_in_lines
 from qkvary.arch.models import Model
 from qkvary.costs.engines import allocate_llama_cpp
 from qkvary.data.checkpoint_names import find_checkpoint
-from qkvary.inference.engines import ENGINES, CacheLine, EngineName, Serving
+from qkvary.inference.engines import ENGINES, EngineName, Serving
 from qkvary.inference.served_models import (
     Weights,
     is_stock_folder,
@@ -43,7 +41,7 @@ LONGEST = 4_096
 """Default context in tokens, for networks whose maximum is longer."""
 
 
-@options
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
     """Options for starting the engine: its address, key and program."""
 
@@ -59,27 +57,13 @@ class Starting:
     engine_option: tuple[str, ...] = ()
     """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
-    def read_key(self) -> str | None:
-        """Return the API key from its file, or ``None`` if no file is named."""
-        if self.key_file is None:
-            check_key(self.host, None)
-            return None
-        key = read_file(self.key_file, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
-        if not key or not key.isprintable():
-            raise UsageError(f"expected one line with a key in {self.key_file}")
-        return key
-
-    def read_options(self) -> tuple[str, ...]:
-        """Return the extra options for the engine, each split into name and value."""
-        return tuple(word for option in self.engine_option for word in option.split("=", 1))
-
 
 STARTING = Starting()
 
 
 @verb
 def serve(
-    model: Annotated[str, Parameter(completer=complete_checkpoint)],
+    model: str,
     *,
     engine: EngineName = "llama.cpp",
     context: Count | None = None,
@@ -87,7 +71,7 @@ def serve(
     weights: Weights | None = None,
     tokenizer: CheckpointTokenizer = None,
     starting: Starting = STARTING,
-    say: Callable[[str], None] = say_nothing,
+    terminal: Terminal = SILENT,
 ) -> Result[dict[str, Any]]:
     """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM.
 
@@ -104,45 +88,44 @@ def serve(
         weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
         starting: The address and key of the server, and the program and options of the engine.
-        say: Called with each line for the user, such as the address of the server.
+        terminal: Shows the address of the server, and the size of its cache.
 
     Raises:
         ValueError: if there is no such checkpoint or engine, or the engine cannot run it.
         ResourceError: if the engine exits with an error; the message has the reason.
     """
-    found = ENGINES.get(engine)
-    if found is None:
-        raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
-    source, program = find_checkpoint(model), found.find(starting.program, users)
-    key = starting.read_key()
+    found, source = ENGINES[engine], find_checkpoint(model)
+    program, key = found.find(starting.program, users), _read_key(starting)
     port = choose_port(starting.host, starting.port)
-    path, notes = _prepare(source, model, engine, weights, tokenizer)
+    path = _prepare(source, model, engine, weights, tokenizer, terminal)
     described = find_model(path)
     longest = described.max_tokens or LONGEST
-    chosen = context or min(longest, LONGEST)
-    if chosen > longest:
-        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
+    if context is not None and context > longest:
+        raise UsageError(f"expected a context of at most {longest:,} tokens, got {context:,}")
     asked = Serving(
         model=path,
         name=source.stem,
-        context=chosen,
+        context=context or min(longest, LONGEST),
         users=users,
         host=starting.host,
         port=port,
         key=key,
-        options=starting.read_options(),
+        options=tuple(word for one in starting.engine_option for word in one.split("=", 1)),
     )
-    logs = served_folder() / "logs"
-    make_directory(logs)
-    log = logs / f"{source.stem}-{port}.log"
-    for line in (*(f"- {note}" for note in notes), f"{found.title} starts; its log is {log}"):
-        say(line)
+    log = served_folder() / "logs" / f"{source.stem}-{port}.log"
+    make_directory(log.parent)
+    terminal.say(f"{found.title} starts; its log is {log}")
     with run_engine(found, asked, program, log) as server:
-        predicted = _predict(described, engine, asked)
         head = f"{server.url} is ready (users: {asked.users}, tokens each: {asked.context:,})"
-        for line in (head, *_describe_cache(found.title, server.cache, predicted)):
-            say(line)
-        say(_make_request(server.url, asked))
+        terminal.say(head)
+        predicted = _predict(described, asked) if engine == "llama.cpp" else None
+        if server.cache is not None:
+            nbytes = server.cache.nbytes
+            held = "" if nbytes is None else f" in {data_size(nbytes)}"
+            planned = "" if predicted is None else f" (plan: {data_size(predicted)})"
+            tokens = f"{server.cache.tokens:,} tokens"
+            terminal.say(f"{found.title} says: cache of {tokens}{held}{planned}")
+        terminal.say(_make_request(server.url, asked))
         code = server.wait()
     if code:
         raise ResourceError(describe_end(found, code, log))
@@ -160,43 +143,57 @@ def serve(
     return Result(document, say_in_lines(f"serve: {source}", document, head))
 
 
-def _prepare(
-    source: Path, model: str, engine: EngineName, weights: Weights | None, tokenizer: Any
-) -> tuple[Path, tuple[str, ...]]:
-    """Return the file or folder that the engine loads, and notes on what a new export gives up.
+def _read_key(starting: Starting) -> str | None:
+    """Return the API key from its file, or ``None`` if no file is named."""
+    if starting.key_file is None:
+        check_key(starting.host, None)
+        return None
+    key = read_file(starting.key_file, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
+    if not key or not key.isprintable():
+        raise UsageError(f"expected one line with a key in {starting.key_file}")
+    return key
 
-    The network is loaded only to export it.
-    """
-    is_ready = source.suffix == ".gguf" if engine == "llama.cpp" else is_stock_folder(source)
-    if is_ready:
-        given = {"--weights": weights, "--tokenizer": tokenizer}
-        for option, value in given.items():
+
+def _prepare(
+    source: Path,
+    model: str,
+    engine: EngineName,
+    weights: Weights | None,
+    tokenizer: str | None,
+    terminal: Terminal,
+) -> Path:
+    """Return the file or folder that the engine loads; say what a new export gives up."""
+    is_gguf = engine == "llama.cpp"
+    if source.suffix == ".gguf" if is_gguf else is_stock_folder(source):
+        for option, value in {"--weights": weights, "--tokenizer": tokenizer}.items():
             if value is not None:
                 raise UsageError(f"expected no {option}, since {source} is served unchanged")
-        return source, ()
-    if weights is not None and engine != "llama.cpp":
+        return source
+    path = served_folder() / name_export(source, engine, tokenizer)
+    if is_gguf:
+        path = path.with_name(f"{path.name}-{weights or 'f32'}.gguf")
+    elif weights is not None:
         raise UsageError("expected --weights only with --engine llama.cpp")
-    if engine == "vllm":
+    else:
         require("transformers")
-
-    target = served_folder() / name_export(source, engine, tokenizer)
-    path = (
-        target if engine == "vllm" else target.with_name(f"{target.name}-{weights or 'f32'}.gguf")
-    )
     if path.exists():
-        return path, ()
+        return path
     loaded, _ = open_checkpoint(model, tokenizer, speaks=True)
     from qkvary.checkpoints.chat_templates import read_chat_template
 
     template = read_chat_template(source)
-    if engine == "llama.cpp":
+    if is_gguf:
         from qkvary.checkpoints.gguf.export import export_gguf
 
-        return path, export_gguf(loaded, path, weights or "f32", chat_template=template).notes
-    from qkvary.checkpoints.huggingface.folders import export_folder
+        made = export_gguf(loaded, path, weights or "f32", chat_template=template)
+    else:
+        from qkvary.checkpoints.huggingface.folders import export_folder
 
-    to = _choose_class(loaded.network.config)
-    return path, export_folder(loaded, path, to=to, chat_template=template).notes
+        to = _choose_class(loaded.network.config)
+        made = export_folder(loaded, path, to=to, chat_template=template)
+    for note in made.notes:
+        terminal.say(f"- {note}")
+    return path
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
@@ -215,13 +212,8 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
     )
 
 
-def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
-    """Return how many bytes llama.cpp will allocate for its cache, computed as in ``plan``.
-
-    Returns None for another engine, or if the bytes cannot be computed.
-    """
-    if engine != "llama.cpp":
-        return None
+def _predict(model: Model, asked: Serving) -> int | None:
+    """Return the bytes of llama.cpp's cache, as in ``plan``; None if they cannot be computed."""
     try:
         cells = asked.context * asked.users
         return allocate_llama_cpp(model, context=cells, sequences=asked.users).total_bytes
@@ -229,19 +221,8 @@ def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
         return None
 
 
-def _describe_cache(title: str, cache: CacheLine | None, predicted: int | None) -> tuple[str, ...]:
-    if cache is None:
-        return ()
-    held = "" if cache.nbytes is None else f" in {data_size(cache.nbytes)}"
-    planned = "" if predicted is None else f" (plan: {data_size(predicted)})"
-    return (f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}",)
-
-
 def _make_request(url: str, asked: Serving) -> str:
     """Return a command that requests an answer from the server."""
     body = json.dumps({"model": asked.name, "prompt": "Once upon a time", "max_tokens": 40})
-    headers = ["Content-Type: application/json"]
-    if asked.key is not None:
-        headers.append("Authorization: Bearer $(cat KEY_FILE)")
-    shown = " ".join(f'-H "{header}"' for header in headers)
-    return f"curl {url}/completions {shown} -d {shlex.quote(body)}"
+    key = "" if asked.key is None else ' -H "Authorization: Bearer $(cat KEY_FILE)"'
+    return f'curl {url}/completions -H "Content-Type: application/json"{key} -d {shlex.quote(body)}'

@@ -9,8 +9,7 @@ from qkvary.reports.run import run_report
 from qkvary.storage.errors import UsageError
 from qkvary.studies.records import Record
 from qkvary.studies.running.store import Store
-
-SHOWN_MATCHES = 5
+from qkvary.text.names import count
 
 
 @verb
@@ -28,15 +27,10 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     store = Store(out)
     keys = store.keys()
     matches = [key for key in keys if key.startswith(run.lower())]
-    if not keys:
-        raise UsageError(f"there are no runs in {store.path}; `qkvary study NAME` makes some")
-    if not matches:
-        raise UsageError(f"expected the start of a run's key in {store.path}, got {run!r}")
-    if len(matches) > 1 or not run:
-        some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
-        more = ", ..." if len(matches) > SHOWN_MATCHES else ""
+    if len(matches) != 1:
         raise UsageError(
-            f"{len(matches)} runs start with {run!r}: {some}{more}; give more of the key"
+            f"expected the start of one run's key in {store.path}, got {run!r}, with which "
+            f"{count(len(matches), 'key')} start"
         )
     (key,) = matches
     record, events = store.record(key), store.log_events(key)

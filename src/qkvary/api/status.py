@@ -1,10 +1,10 @@
 """List the states of runs: done, running, open, failed, diverged or damaged."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import PART, AnyStudy, Part, choose_runs
@@ -17,9 +17,9 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count
 
-RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
-STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
-PROBLEMS: tuple[RunState, ...] = ("failed", "diverged", "damaged")
+RunOutcome = Literal["done", "failed", "diverged", "running", "open", "damaged"]
+STATES: tuple[RunOutcome, ...] = get_args(RunOutcome)
+PROBLEMS = ("failed", "diverged", "damaged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RunStatus:
     run_key: str
     group: str
     """The variant; without a study, the task and the variant."""
-    state: RunState
+    state: RunOutcome
     note: str
     """The owner, the reason for a failure, or the damage."""
 
@@ -37,7 +37,6 @@ class RunStatus:
 @verb
 def status(
     study: AnyStudy | None = None,
-    /,
     *,
     part: Part = PART,
     out: Path = RUNS,
@@ -63,33 +62,28 @@ def status(
             )
         planned = dict.fromkeys(store.keys(), "")
     else:
-        chosen, _ = choose_runs(store, study, part)
-        planned = {cell.run_key: cell.variant for cell in chosen.cells()}
+        selected, _ = choose_runs(store, study, part)
+        planned = {cell.run_key: cell.variant for cell in selected.cells()}
     found = tuple(_read_status(store, key, group) for key, group in planned.items())
     counts = Counter(one.state for one in found)
+    listed = [one for one in found if one.note and (one.state in PROBLEMS or not problems)]
+    answer = [f"{one.run_key[:12]} {one.state}: {one.note}" for one in listed]
+    if not found:
+        answer = [f"there are no runs in {store.path}; `qkvary study NAME` makes some"]
+    elif problems and not any(counts[state] for state in PROBLEMS):
+        answer = [f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"]
     report = Report(
         subject="runs",
         question="What are the states of the runs?",
-        answer=tuple(_answer(found, store, problems=problems)),
+        answer=tuple(answer),
         sections=() if problems or not found else (_section(found),),
         data={
             "study": study.name if isinstance(study, Study) else study,
             "runs": {"total": len(found), **{state: counts[state] for state in STATES}},
-            "listed": [one for one in found if one.note or not problems],
+            "listed": listed if problems else found,
         },
     )
     return Result(found, report)
-
-
-def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
-    """Yield a sentence if there are no runs or no problems, and the remarks on individual runs."""
-    if not found:
-        yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
-    elif problems and not any(one.state in PROBLEMS for one in found):
-        yield f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"
-    for one in found:
-        if one.note and (one.state != "running" or not problems):
-            yield f"{one.run_key[:12]} {one.state}: {one.note}"
 
 
 def _read_status(store: Store, key: str, group: str) -> RunStatus:
@@ -102,7 +96,7 @@ def _read_status(store: Store, key: str, group: str) -> RunStatus:
         name = group or f"{record.task} {record.variant}"
         return RunStatus(run_key=key, group=name, state=record.status, note=record.message)
     owner = store.owner(key)
-    state: RunState = "running" if owner else store.state(key)
+    state: RunOutcome = "running" if owner else store.state(key)
     return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
 
 

@@ -3,17 +3,20 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from qkvary.api.arguments import options, verb
+from qkvary.api.arguments import verb
 from qkvary.api.options import PART, AnyStudy, Part, choose_study
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
+from qkvary.reports.page import render_page
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
-from qkvary.reports.study_results import gather_results, report_folder
+from qkvary.reports.study_results import Results, gather_results, report_folder
+from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import Threads, usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.studies.results.analysis import describe_equal_parameters
@@ -28,8 +31,11 @@ from qkvary.text.names import count
 from qkvary.text.numbers import duration
 from qkvary.training.trackers import TrackerName
 
+REFRESH_SECONDS = 20
+"""Seconds after which the page of an unfinished study reloads itself."""
 
-@options
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """Options for running a study: its processes, logs and failed runs."""
 
@@ -80,20 +86,38 @@ def study(
     """
     chosen, store = choose_study(study, part), Store(out)
     check_executor(running.executor, cluster, running.workers)
+    if running.dry_run:
+        return Result(None, _plan(chosen, store, running.workers or usable_cores()))
     how = RunnerOptions(
         workers=running.workers,
         strict=running.strict,
         retry_failed=running.retry_failed,
         quiet=running.quiet,
         tracker=running.log,
+        executor=load_executor(running.executor, cluster, store.path),
     )
-    if running.dry_run:
-        return Result(None, _plan(chosen, store, running.workers or usable_cores()))
-    how = replace(how, executor=load_executor(running.executor, cluster, store.path))
-    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
+    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
     folder = report_folder(chosen.name, store.path)
-    runs = run(chosen, store, how)
+    page = folder / "report.html"
+    published: list[str] = []
+
+    def gather() -> tuple[Results, Report]:
+        found = gather_results(chosen, store, typed)
+        return found, study_report(found.summary, found.attention, found.samples)
+
+    def publish(refresh_seconds: int = REFRESH_SECONDS) -> str:
+        make_directory(folder)
+        text = render_page(gather()[1], refresh_seconds=refresh_seconds)
+        atomic_write_file(page, text.encode())
+        published.append(f"results so far, refreshed as they come: {page}")
+        return published[0] if len(published) == 1 else ""
+
+    runs = run(chosen, store, how, publish=publish)
     if runs.message or (runs.exit_code and runs.missing):
+        if published:
+            # The error that ended the study may also prevent writing the page.
+            with suppress(QkvaryError, OSError):
+                publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
         said = (runs.message, f"{left}; the same command resumes where it stopped")
@@ -101,8 +125,7 @@ def study(
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
-    results = gather_results(chosen, store, typed)
-    report = study_report(results.summary, results.attention, results.samples)
+    results, report = gather()
     return Result(
         results.summary,
         add_data(report, runs=runs),
@@ -118,12 +141,10 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
     seconds, missing = _estimate(left, workers)
-    total, of_tables = states.total(), len(study.cells())
-    shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
     said = [
         (
             f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
-            f"{count(len(study.seeds), 'seed')}: {count(total, 'run')}{shared}, "
+            f"{count(len(study.seeds), 'seed')}: {count(len(cells), 'run')}, "
             f"{states['done']:,} done, {states['running']:,} running, {states['open']:,} open"
         ),
         *describe_equal_parameters(study),
@@ -142,7 +163,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
         answer=tuple(said),
         data={
             "study": study.name,
-            "runs": total,
+            "runs": len(cells),
             **{state: states[state] for state in ("done", "running", "open")},
             "settings": [setting.name for setting in study.settings],
             "variants": study.variants,

@@ -26,12 +26,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import Seeds, Terminal, Variants
+from qkvary.api.options import SILENT, Seeds, Terminal, Variants
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
@@ -59,7 +57,7 @@ from qkvary.studies.trainings import find_similar_runs, note_training
 from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ignore
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.presets import Preset, find_preset, preset_names
+from qkvary.training.presets import Preset, find_preset
 from qkvary.training.progress import Callbacks, Event
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ BUSY_SECONDS = 0.5
 
 @verb
 def train(
-    preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
+    preset: str,
     *,
     data: str | None = None,
     variants: Variants = (),
@@ -82,7 +80,7 @@ def train(
     options: TrainingOptions = NO_OPTIONS,
     out: Path = RUNS,
     dry_run: bool = False,
-    terminal: Terminal | None = None,
+    terminal: Terminal = SILENT,
 ) -> "TrainingResult":
     """Train a language model: a preset, its variants, and any text.
 
@@ -95,20 +93,20 @@ def train(
         data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set; texts are
             prepared first if necessary. If not given, the preset's own corpus.
         variants: Labels in any spelling; several are trained one after the other and compared.
-        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
+        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4; 0 if not given.
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
         dry_run: Print the planned runs, and run nothing.
-        terminal: Functions that show progress and messages.
+        terminal: Shows progress and messages.
 
     Raises:
         ValueError: for an unknown preset, device or variant, or options that make no sense.
         StoppedError: if a signal stopped the training; the same command resumes it.
         QkvaryError: if there is not enough data, disk space or memory.
     """
-    chosen, shown, store = find_preset(preset), terminal or Terminal(), Store(out)
+    base, store = find_preset(preset), Store(out)
     options.check()
-    call = shown.command or _describe_call(
+    call = terminal.command or _describe_call(
         preset,
         options,
         data=data,
@@ -118,15 +116,15 @@ def train(
     )
     options = _with_threads(options)
     with _join_processes(options) as distribution:
-        shown = shown if distribution.is_first else Terminal()
-        if not (dry_run or store.keys()):
-            # A store with runs may hold the requested ones, which can be shown anywhere.
+        if not distribution.is_first:
+            terminal = SILENT
+        if not dry_run:
             _require_machine(options)
-        planned = _find_data(chosen, data, options, shown, distribution, dry_run=dry_run)
+        planned = _find_data(base, data, options, terminal, distribution, dry_run=dry_run)
 
         def study_of(steps: int | None) -> Study:
             full = replace(options, steps=steps, minutes=None)
-            return training_study(chosen, planned, variants=variants, seeds=seeds, options=full)
+            return training_study(base, planned, variants=variants, seeds=seeds, options=full)
 
         steps = options.steps
         if (minutes := options.minutes) is not None:
@@ -139,8 +137,8 @@ def train(
         _require_sizes(study, planned, distribution)
         if not dry_run:
             requested = study.cells()[0].run.execution
-            study = _with_stored_settings(study, store, options, distribution, shown)
-            _train_cells(study, requested, store, planned, options, distribution, call, shown)
+            study = _with_stored_settings(study, store, options, distribution, terminal)
+            _train_cells(study, requested, store, planned, options, distribution, call, terminal)
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
@@ -150,7 +148,7 @@ def train(
         nothing = Report(subject="", question=study.question)
         report = plan_report(study, store, planned) if distribution.is_first else nothing
         return TrainingResult(None, report, study=study, store=store)
-    return describe_runs(study, store, call, planned.problem)
+    return describe_runs(study, store, call)
 
 
 def _describe_call(preset: str, options: TrainingOptions, **given: object) -> str:
@@ -170,10 +168,10 @@ def _with_threads(options: TrainingOptions) -> TrainingOptions:
 
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
-    """Join the process group that torchrun started; without torchrun there is one process."""
+    """Join the process group that torchrun started, if it started more than one process."""
     from qkvary.training.distribution import Distribution
 
-    if "WORLD_SIZE" not in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext(Distribution())
     # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
@@ -259,7 +257,7 @@ def _with_stored_settings(
     store: Store,
     options: TrainingOptions,
     distribution: "Distribution",
-    shown: Terminal,
+    terminal: Terminal,
 ) -> Study:
     """Return the study with the execution settings of similar stored runs, if there are any.
 
@@ -283,7 +281,7 @@ def _with_stored_settings(
             )
         for run in similar:
             if run.is_done:
-                shown.warn(
+                terminal.warn(
                     f"{run.cell.title} began with {differences}, and has ended: the finished "
                     "run is shown, not trained again (use --anew instead of --allow-change to "
                     "start another run)"
@@ -318,7 +316,7 @@ def _train_cells(
     options: TrainingOptions,
     distribution: "Distribution",
     call: str,
-    shown: Terminal,
+    terminal: Terminal,
 ) -> None:
     """Train the unfinished runs of a study; all processes train together."""
     from qkvary.studies.running.training import train_cell
@@ -329,11 +327,10 @@ def _train_cells(
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)
     if left:
-        _require_machine(options)
-        shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
+        terminal.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
     if distribution.is_first and (left or is_writable(store.path)):
         note_training(store, study, call, options.minutes)
-    chosen = CellOptions(
+    cell_options = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=options.keep,
         tracker=options.log,
@@ -346,11 +343,10 @@ def _train_cells(
 
     def stop(_number: int) -> None:
         stopping.set()
-        if shown.command:
-            # A person typed the command, and waits.
+        if terminal.command is not None:
             announce_stop()
 
-    with _Progress(shown) as progress, stop_in_order(stop) as received:
+    with _TrainingDisplay(terminal) as display, stop_in_order(stop) as received:
         while left:
             busy: dict[str, Cell] = {}
             for key, cell in left.items():
@@ -362,10 +358,10 @@ def _train_cells(
                         cell,
                         train_in,
                         stop=stopping.is_set,
-                        callbacks=progress.callbacks,
-                        options=chosen,
+                        callbacks=display.callbacks,
+                        options=cell_options,
                         on_first=distribution.run_on_first,
-                        on_claim=progress.begin,
+                        on_claim=display.begin,
                     )
                 if end.outcome == "stopped":
                     raise StoppedError(received[0] if received else signal.SIGTERM)
@@ -373,20 +369,20 @@ def _train_cells(
                     busy[key] = cell
                 record = store.record(key) if end.outcome == "made" else None
                 if record is not None:
-                    progress.end(cell, record, end.seconds)
+                    display.end(cell, record, end.seconds)
             if len(busy) == len(left):
                 key, cell = next(iter(busy.items()))
-                progress.wait(cell, store.owner(key))
+                display.wait(cell, store.owner(key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
 
 
-class _Progress(AbstractContextManager["_Progress"]):
+class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
     """Shows the progress of the runs in training."""
 
-    def __init__(self, shown: Terminal) -> None:
-        self._shown = shown
-        self.callbacks = Callbacks(on_event=self._progress, on_log=self._log)
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self.callbacks = Callbacks(on_event=self._show_event, on_log=self._log)
         self._open = ExitStack()
         self._update: Callable[..., None] = ignore
         self._cell: Cell | None = None
@@ -400,23 +396,23 @@ class _Progress(AbstractContextManager["_Progress"]):
         """Print the title of the run that begins or resumes, and show its progress."""
         self._open.close()
         self._cell, self._began = cell, None
-        self._shown.say(cell.title)
-        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
+        self._terminal.say(cell.title)
+        self._update = self._open.enter_context(self._terminal.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
         """Print which other process holds the run that this process waits for, but only once."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
-            self._shown.say(f"waiting for {owner}: {cell.title}")
+            self._terminal.say(f"waiting for {owner}: {cell.title}")
 
     def end(self, cell: Cell, record: Record, seconds: float) -> None:
         """Print the outcome of a run."""
         self._open.close()
         if record.status == "done":
             took = duration(seconds, 2)
-            self._shown.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
+            self._terminal.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
         else:
-            self._shown.warn(f"{cell.title} {record.status}: {record.message}")
+            self._terminal.warn(f"{cell.title} {record.status}: {record.message}")
 
     def _log(self, entry: Mapping[str, Any]) -> None:
         """Print one entry of a run's log."""
@@ -425,23 +421,23 @@ class _Progress(AbstractContextManager["_Progress"]):
             case "validation":
                 names = ("perplexity", "bits_per_byte")
                 scores = ", ".join(f"{name} {entry[name]:.4g}" for name in names)
-                self._shown.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
+                self._terminal.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
             case "sample":
-                self._shown.say(f"{step}: {entry['text']}")
+                self._terminal.say(f"{step}: {entry['text']}")
             case "skipped":
                 loss, norm = entry["loss"], entry["gradient_norm"]
-                self._shown.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
+                self._terminal.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
             case "resumed":
                 changed = entry.get("changed", {})
                 changes = [f"{name} {now} (was {was})" for name, (was, now) in changed.items()]
-                self._shown.say(", ".join([f"resumed at {step}", *changes]))
+                self._terminal.say(", ".join([f"resumed at {step}", *changes]))
             case _:
                 pass
 
-    def _progress(self, event: Event) -> None:
+    def _show_event(self, event: Event) -> None:
         cell = self._cell
         if event.warning:
-            self._shown.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
+            self._terminal.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
             return
         now, done = time.monotonic(), event.step + event.part
         began, first = self._began = self._began or (now, done)

@@ -61,9 +61,8 @@ def choose_steps(
     """Return how many steps fit into ``minutes`` on this machine, to two significant digits.
 
     The minutes are those of the first run, validations and test included; the number is rounded
-    down. If the store
-    already has this training, perhaps with other execution settings, variants or seeds, the number
-    of steps of the stored training is returned, so that the stored training is resumed.
+    down. If the store already has this training, perhaps with other execution settings, variants or
+    seeds, its number of steps is returned, so that it is resumed.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")

@@ -46,7 +46,7 @@ class TrainingResult(Result[Summary | None]):
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
 
 
-def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
+def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
     """Read the runs of a training from the store, write their report, and return the result."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
     cells = study.runs()
@@ -70,7 +70,7 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
         if is_writable(store.path)
         else (),
         closing=tuple(closing),
-        notices=(*results.damage, *([] if warning is None else [warning])),
+        notices=results.damage,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import AnyModel, Labels, complete_variant
+from qkvary.api.options import AnyModel, Labels
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
 from qkvary.arch.table import VARIANTS
@@ -17,7 +17,7 @@ from qkvary.text.numbers import Count
 
 @verb
 def variants(
-    labels: Annotated[Labels, Parameter(name="--label", completer=complete_variant)] = (),
+    labels: Annotated[Labels, Parameter(name="--label")] = (),
     *,
     model: AnyModel | None = None,
     d_model: int | None = None,

@@ -55,11 +55,9 @@ VERBS: dict[str, dict[str, str]] = {
     },
     "Set up": {
         "doctor": "api.doctor:doctor",
-        "completion": "cli.completion:command",
     },
 }
-"""The module and function of each command, by its words, in the order of the help. A function named
-``command`` exists only on the command line, not in Python."""
+"""The module and function of each command, by its words, in the order of the help."""
 
 GROUPS = {
     "data": "Prepare documents for training, and show prepared sets.",

@@ -6,8 +6,7 @@ function accepts text, the command line passes the text that was typed. For ever
 
 - ``--json`` prints ``result.report.data`` as one document, and ``--full`` prints the whole report;
 - ``--out`` and ``--format`` write the report, unless the verb itself has an ``out`` parameter;
-- the app passes a progress display, or a similar value, for each parameter in ``DISPLAYS``; such a
-  parameter is not an option of the command;
+- the parameter ``terminal`` is not an option: the app passes what shows progress and messages;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
 Errors become exit codes in ``qkvary.cli.main``.
@@ -16,7 +15,6 @@ Errors become exit codes in ``qkvary.cli.main``.
 import inspect
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -38,12 +36,11 @@ from typing import (
 )
 
 from cyclopts import App, Parameter
-from docstring_parser import parse_from_object
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.api.arguments import option_groups, unwrap
-from qkvary.api.options import Formats, Terminal, say_nothing
+from qkvary.api.arguments import list_parameters, read_help, unwrap
+from qkvary.api.options import Formats, Terminal
 from qkvary.api.verbs import GROUPS, TARGETS
 from qkvary.cli.main import (
     EPILOGUE,
@@ -60,27 +57,13 @@ from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
 from qkvary.text.numbers import Reads, duration
-from qkvary.text.progress_line import ProgressLine, no_progress, say
+from qkvary.text.progress_line import ProgressLine, say
 
 if TYPE_CHECKING:
     from qkvary.api.results import Result
     from qkvary.reports.report import ReportFormat
 
 
-DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
-    "show_progress": lambda _json: show_progress,
-    "open_texts": lambda json: None if json else partial(OrderedTexts, console()),
-    "say": lambda json: None if json else say,
-    "own_process": lambda _json: True,
-    "terminal": lambda json: Terminal(
-        # A program that reads the JSON document needs no progress.
-        show_progress=no_progress if json else show_progress,
-        say=say_nothing if json else say,
-        warn=warn,
-        command=shlex.join(["qkvary", *TYPED]),
-    ),
-}
-"""By the name of a verb's parameter: makes the display to pass, given whether ``--json`` is set."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """Maximum number of file names that are printed; the other files are counted."""
@@ -101,15 +84,13 @@ def build_app() -> App:
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )
-    groups = {
-        name: App(name=name, help=text, help_format="plaintext") for name, text in GROUPS.items()
-    }
-    for group in groups.values():
-        app.command(group)
+    app.register_install_completion_command("--completion")
+    for name, text in GROUPS.items():
+        app.command(App(name=name, help=text, help_format="plaintext"))
     for words in TARGETS:
         first, _, second = words.partition(" ")
         # Help of a group must not import its commands; other commands show their whole docstring.
-        text, owner = (summarise(words), groups[first]) if second else (None, app)
+        text, owner = (summarise(words), app[first]) if second else (None, app)
         owner.command(f"{__name__}:{words}", name=second or first, help=text)
     return app
 
@@ -120,14 +101,13 @@ def __getattr__(words: str) -> Callable[..., Any]:
     if target is None:
         raise AttributeError(words)
     module, _, name = target.partition(":")
-    function = getattr(import_module(f"qkvary.{module}"), name)
-    return function if name == "command" else make_command(function)
+    return make_command(getattr(import_module(f"qkvary.{module}"), name))
 
 
 def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     """Return a verb's command, with the verb's parameters and those that every command has."""
-    own = inspect.signature(function).parameters
-    displays = own.keys() & DISPLAYS.keys()
+    own = list_parameters(function)
+    takes_terminal = own.pop("terminal", None) is not None
     added = dict(inspect.signature(_added).parameters)
     if "out" in own:
         # The verb writes its own files.
@@ -142,8 +122,8 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
             check_target(asked["out"])
         elif asked.get("formats"):
             raise UsageError("expected --out with a folder for the files of --format, got none")
-        shown = {name: DISPLAYS[name](asked["json_output"]) for name in displays}
-        given |= {name: display for name, display in shown.items() if display is not None}
+        if takes_terminal:
+            given["terminal"] = open_terminal(is_read_by_program=asked["json_output"])
         try:
             found = function(*args, **given)
         except EndedEarlyError as error:
@@ -155,13 +135,12 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
         # Under torchrun only one process prints.
         return print_result(found, **asked) if is_first_process() else found.exit_code
 
-    texts = {**_read_help(_added), **_read_help(function)}
-    typed = [one for one in own.values() if one.name not in displays]
-    parameters = [_type(one, texts[one.name]) for one in (*typed, *added.values())]
+    texts = {**read_help(_added), **read_help(function)}
+    parameters = [_type(one, texts[one.name]) for one in (*own.values(), *added.values())]
     made = cast("Any", command)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {one.name: one.annotation for one in parameters}
-    made.__doc__ = (inspect.getdoc(function) or "").replace("``", "")
+    made.__doc__ = (inspect.getdoc(inspect.unwrap(function)) or "").replace("``", "")
     return command
 
 
@@ -186,8 +165,8 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     """Return a parameter with the type, kind and help that the command line needs."""
     choices, names = unwrap(parameter.annotation)
     kind = _choose_kind(choices)
-    shown = _join if isinstance(parameter.default, tuple) else None
-    about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else shown)
+    hides = tuple in (get_origin(kind), type(parameter.default))
+    about = Parameter(help=text, show_default=False if hides else None)
     if bool in choices and parameter.default is not False:
         names.insert(0, Parameter(negative=f"--no-{parameter.name.replace('_', '-')}"))
     place, is_named = parameter.kind, any(one.name for one in names)
@@ -195,11 +174,6 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
         is_required = parameter.default is parameter.empty
         place = parameter.POSITIONAL_ONLY if is_required and not is_named else place
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
-
-
-def _join(default: Sequence[object]) -> str:
-    """Return a default of several values as it is typed."""
-    return ",".join(map(str, default))
 
 
 def _choose_kind(choices: list[Any]) -> Any:
@@ -216,16 +190,6 @@ def _choose_kind(choices: list[Any]) -> Any:
     return Union[(str, *rest) if takes_text else tuple(rest)]  # noqa: UP007
 
 
-def _read_help(function: Callable[..., Any]) -> dict[str, str]:
-    """Return each parameter's help, from the docstrings of the function and of option fields."""
-    sources: list[Any] = [inspect.unwrap(function)]
-    for group in option_groups(function).values():
-        sources += [one for one in reversed(type(group).__mro__) if one is not object]
-    found = [param for source in sources for param in parse_from_object(source).params]
-    texts = {one.arg_name: " ".join((one.description or "").split()) for one in found}
-    return {name: text.replace("``", "") for name, text in texts.items()}
-
-
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Let the entry point handle the error."""
@@ -236,11 +200,7 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
     """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
-    if "COLUMNS" in os.environ:
-        # If COLUMNS is not a positive number, the width of the terminal counts.
-        columns = shutil.get_terminal_size((width, 0)).columns
-    else:
-        columns = None if target.isatty() else width
+    columns = None if target.isatty() or "COLUMNS" in os.environ else width
     return _Console(file=target, width=columns, highlight=False, emoji=False, soft_wrap=False)
 
 
@@ -253,6 +213,15 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_line(screen: Console, text: str) -> None:
     """Print one text without control characters; the terminal wraps long lines."""
     screen.print(Text(printable(text)), soft_wrap=True)
+
+
+def open_terminal(*, is_read_by_program: bool) -> Terminal:
+    """Return what shows progress and messages; a program that reads the result gets warnings."""
+    silent = Terminal(warn=warn, command=shlex.join(["qkvary", *TYPED]))
+    if is_read_by_program:
+        return silent
+    texts = partial(OrderedTexts, console())
+    return silent._replace(show_progress=show_progress, say=say, open_texts=texts)
 
 
 def warn(sentence: str) -> None:
@@ -270,7 +239,7 @@ def print_result(
     formats: "Sequence[ReportFormat]" = (),
 ) -> int:
     """Print what a verb returned, write its report, and return the exit code."""
-    files = [*result.files, *(result.save(out, formats or None) if out else ())]
+    files = [*result.files, *(result.save(out, formats) if out else ())]
     if json_output:
         document = dict(result.report.data)
         if files:

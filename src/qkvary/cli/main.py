@@ -4,20 +4,17 @@
 importing the file. ``cli.app`` turns verbs into commands.
 """
 
-import codecs
 import errno
 import io
 import os
 import shlex
 import shutil
-import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 from qkvary.api.verbs import GROUPS, TARGETS, VERBS
@@ -26,10 +23,6 @@ from qkvary.storage.errors import StoppedError
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import printable, suggest
 
-NEAR = dict(
-    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
-)
-"""ASCII replacements for characters that a stream cannot encode."""
 LONGEST_MESSAGE = 2000
 """Maximum printed length of an error message, in characters; a message may quote a long value."""
 
@@ -39,8 +32,6 @@ PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; 3, 5, 6, 7 and 128 + a signal come from the ``exit_code`` of an error."""
-RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work as they run, and so can be resumed, as tuples of words."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -66,37 +57,20 @@ def is_first_process() -> bool:
 
 def print_error(message: str) -> None:
     """Print one error on standard error: what failed and what to do, without control characters."""
-    stream = sys.stderr
-    if stream is None or stream.closed:
-        return
-    never_fail_to_encode(stream)
+    never_fail_to_encode(sys.stderr)
     lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
     text = "\n".join(lines) or "failed without a message"
     text = text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
-    try:
-        stream.write("qkvary: " + printable(text) + "\n")
-        stream.flush()
-    except OSError:
-        # Standard error is closed; only the exit code remains.
-        return
+    # If standard error is closed, only the exit code remains.
+    with suppress(OSError):
+        sys.stderr.write("qkvary: " + printable(text) + "\n")
+        sys.stderr.flush()
 
 
 def never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream replace characters that it cannot encode, for example a dash by a hyphen."""
+    """Let a stream escape characters that it cannot encode."""
     if isinstance(stream, io.TextIOWrapper):
-        codecs.register_error("qkvary", _replace)
-        stream.reconfigure(errors="qkvary")
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    near = (
-        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
-        for letter in letters
-    )
-    return "".join(near), error.end
+        stream.reconfigure(errors="backslashreplace")
 
 
 def command_names() -> tuple[str, ...]:
@@ -118,7 +92,11 @@ def print_help() -> None:
     never_fail_to_encode(sys.stdout)
     width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns
     lines = ["Usage: qkvary COMMAND\n", textwrap.fill(HELP, width)]
-    options = {"-h, --help": "Print this help.", "--version": "Print the version."}
+    options = {
+        "-h, --help": "Print this help.",
+        "--version": "Print the version.",
+        "--completion": "Let the shell complete commands and options.",
+    }
     groups = {
         title: {name: summarise(name) for name in dict.fromkeys(one.split()[0] for one in verbs)}
         for title, verbs in VERBS.items()
@@ -129,8 +107,8 @@ def print_help() -> None:
             textwrap.fill(
                 text,
                 max(width, 40),
-                initial_indent=f"  {name:12}",
-                subsequent_indent=" " * 14,
+                initial_indent=f"  {name:13}",
+                subsequent_indent=" " * 15,
                 break_on_hyphens=False,
             )
             for name, text in rows.items()
@@ -159,13 +137,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        print_error(_describe_interruption())
+        print_error("interrupted")
         return INTERRUPTED
     # The one place where errors become exit codes.
     except Exception as error:  # noqa: BLE001
         if debug:
             traceback.print_exc()
-        return _report(error)
+        message, status = _explain(error)
+        # All processes that torchrun started are stopped together.
+        if is_first_process() or not isinstance(error, StoppedError):
+            print_error(message)
     return status
 
 
@@ -174,7 +155,7 @@ def _run(arguments: list[str]) -> int:
         print_help()
         return DONE
     word, known = arguments[0], command_names()
-    if not word.startswith("-") and word not in (*known, "__complete"):
+    if not word.startswith("-") and word not in known:
         # cyclopts would import every command to suggest one.
         raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
     # Importing the library takes longer than printing the help.
@@ -185,70 +166,33 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else DONE
 
 
-def _report(error: Exception) -> int:
-    """Print an error and return its exit code."""
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return the message and the exit code of an error."""
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
         # If the command cannot be imported, report the missing module.
-        return _report(error.__cause__)
-    code = getattr(error, "exit_code", None)
-    if isinstance(code, int):
-        # All processes that torchrun started are stopped together.
-        if is_first_process() or not isinstance(error, StoppedError):
-            print_error(str(error))
-        return code
+        return _explain(error.__cause__)
+    if isinstance(code := getattr(error, "exit_code", None), int):
+        return str(error), code
     if isinstance(error, UnusedCliTokensError):
-        print_error(f"expected no further argument, got {shlex.join(error.unused_tokens or ())}")
-        return BAD_INPUT
+        unused = shlex.join(error.unused_tokens or ())
+        return f"expected no further argument, got {unused}", BAD_INPUT
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
-        print_error(describe_missing(str(error.name)))
-        return BAD_INPUT
+        return describe_missing(str(error.name)), BAD_INPUT
     if is_out_of_memory(error):
-        print_error("out of memory; use fewer --workers, or a smaller batch, context or network")
-        return RESOURCES
+        advice = "use fewer --workers, or a smaller batch, context or network"
+        return f"out of memory; {advice}", RESOURCES
     if isinstance(error, OSError):
-        print_error(_describe(error))
-        return RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
+        reason = error.strerror or str(error)
+        message = reason if error.filename is None else f"{error.filename}: {reason}"
+        return message, RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
     if isinstance(error, ValueError | CycloptsError):
-        print_error(str(error))
-        return BAD_INPUT
-    print_error(
-        f"this is a bug: {type(error).__name__}: {error}; run again with --debug to see where"
-    )
-    return BUG
-
-
-def _describe(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    if isinstance(error, PermissionError) and error.filename is not None:
-        return f"expected a file or folder that can be used, got {error.filename}: {reason}"
-    return f"{error.filename}: {reason}" if error.filename is not None else reason
-
-
-def _describe_interruption() -> str:
-    is_kept = any(tuple(TYPED[: len(words)]) == words for words in RESUMING)
-    return "interrupted" + ("; the same command resumes where it stopped" if is_kept else "")
-
-
-def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``, or end the process if an import is in progress.
-
-    The module that is being imported might swallow the exception.
-    """
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    if frame is None:
-        raise KeyboardInterrupt
-    # Streams may be in use: they cannot be written to in the handler of a signal.
-    with suppress(OSError):
-        os.write(2, f"qkvary: {_describe_interruption()}\n".encode())
-    os._exit(INTERRUPTED)
+        return str(error), BAD_INPUT
+    what = f"{type(error).__name__}: {error}"
+    return f"this is a bug: {what}; run again with --debug to see where", BUG
 
 
 def run() -> None:
     """Run the command line of this process, and exit with its code."""
-    # Where SIGINT is ignored, as in the background of a script, it stays ignored.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
     sys.exit(main())

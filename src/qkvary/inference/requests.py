@@ -21,20 +21,21 @@ MAX_STOPS = 64
 class Sampling:
     """Settings of sampling, applied in this order: penalty, temperature, top-k, top-p, min-p."""
 
-    temperature: float = 0.0
-    """The divisor of the logits; 0 takes the most probable token."""
+    temperature: float | None = None
+    """Divisor of the logits; 0 takes the most probable token. If not given: 0, or 1 with --top-k,
+    --top-p or --min-p."""
     top_k: int | None = None
-    """Keep the k most probable tokens; among equal ones, those with the lowest indices."""
+    """Sample from the k most probable tokens; among equal ones, those with the lowest indices."""
     top_p: float | None = None
-    """Keep the fewest most probable tokens that together hold this share of the probability."""
+    """Sample from the fewest tokens whose probabilities add up to this."""
     min_p: float | None = None
-    """Keep tokens that have at least this share of the highest probability."""
+    """Drop tokens less probable than this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """The logits of tokens that occurred, also in the prompt, are divided by this if positive and
-    multiplied by it if negative. Source: Keskar et al. 2019, CTRL."""
+    """Penalty for tokens that occurred before, also in the prompt: positive logits are divided by
+    it, negative ones multiplied; 1 for none. Source: Keskar et al. 2019, CTRL."""
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, low=0.0, high=math.inf)
+        check_number("temperature", self.divisor, low=0.0, high=math.inf)
         check_number("repetition_penalty", self.repetition_penalty, low=0.0, high=math.inf)
         if self.repetition_penalty == 0:
             raise ValueError("expected a positive repetition_penalty, got 0")
@@ -47,9 +48,16 @@ class Sampling:
             raise ValueError("expected top_p above 0, got 0; for the top token use temperature 0")
 
     @property
+    def divisor(self) -> float:
+        """The temperature, or its default."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the most probable token is always taken."""
-        return self.temperature == 0
+        return self.divisor == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class Sampler:
         self._device = device
         self._greedy = torch.tensor([[one.is_greedy] for one in settings], device=device)
         self._all_greedy = all(one.is_greedy for one in settings)
-        self._temperature = self._column([one.temperature or 1.0 for one in settings])
+        self._temperature = self._column([one.divisor or 1.0 for one in settings])
         self._top_k = self._optional([one.top_k for one in settings], 0, torch.int64)
         self._top_p = self._optional(
             [None if one.top_p == 1 else one.top_p for one in settings], 2.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from qkvary.papers.catalog import claims_file, document_names
+from qkvary.papers.catalog import claims_file
 
 SCHEMA_VERSION = 1
 
@@ -147,11 +147,6 @@ class ClaimedDocument:
     title: str
     source: str
     claims: tuple[Claim, ...]
-
-
-def claim_names() -> list[str]:
-    """Return the names of all claims."""
-    return [claim.name for name in document_names() for claim in load_document(name).claims]
 
 
 @functools.cache

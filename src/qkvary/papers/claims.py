@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.papers.catalog import document_names
-from qkvary.papers.claim import ByStudy, ClaimedDocument, claim_names, load_document
+from qkvary.papers.claim import ByStudy, ClaimedDocument, load_document
 from qkvary.papers.claim_checks import find_wrong, read_verdicts
 from qkvary.papers.claim_verdicts import JudgedClaim, judge_claim
 from qkvary.papers.claims_report import claim_data, claims_report
@@ -23,14 +23,13 @@ from qkvary.text.names import count, near_names, suggest
 VerdictChoice = Literal[
     "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
 ]
-Name = Annotated[str, Parameter(name="CLAIM", completer=lambda _: claim_names())]
-Document = Annotated[str, Parameter(completer=lambda _: document_names())]
+Name = Annotated[str, Parameter(name="CLAIM")]
 
 
 @verb
 def claims(
     *claims: Name,
-    document: tuple[Document, ...] = (),
+    document: tuple[str, ...] = (),
     verdict: tuple[VerdictChoice, ...] = (),
     search: tuple[str, ...] = (),
     studies: Path | None = None,

@@ -13,7 +13,7 @@ from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.errors import UsageError
 
-Figure = Annotated[str, Parameter(name="FIGURE", completer=lambda _: tuple(PAPER_FIGURES))]
+Figure = Annotated[str, Parameter(name="FIGURE")]
 
 
 @verb

@@ -11,7 +11,7 @@ from qkvary.papers.published_report import published_report
 from qkvary.papers.recomputation import Recomputed, recompute
 from qkvary.papers.tables import find_published, load_published
 
-Table = Annotated[str, Parameter(name="TABLE", completer=lambda _: published_names())]
+Table = Annotated[str, Parameter(name="TABLE")]
 VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
 
 

@@ -14,6 +14,7 @@ from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
 from qkvary.planning.advice import published_change
 from qkvary.planning.quality import Quality, Size
+from qkvary.text.numbers import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,11 @@ class Regime:
     """The settings of training."""
 
     precision: Precision = "mixed"
-    """The number formats of weights, gradients and activations."""
+    """For training: 16-bit with 32-bit master weights, or fp32."""
     checkpointing: bool = False
-    """Whether activations inside blocks are recomputed instead of stored."""
-    utilization: float = 0.4
-    """The share of the peak matrix rate that training reaches."""
+    """For training: store only each block's input and recompute the block."""
+    utilization: Share = 0.4
+    """For training: the share of the device's peak FLOPS that is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

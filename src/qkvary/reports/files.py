@@ -41,7 +41,7 @@ def write_report(
     """
     target = read_path(target, "a folder or file for the report")
     single = ENDINGS.get(target.suffix)
-    wanted = DEFAULT_FORMATS if formats is None else formats
+    wanted = formats or DEFAULT_FORMATS
     made = make_files(report, [single] if single else wanted)
     files = {(target if single else target / name): data for name, data in made.items()}
     for path, data in files.items():

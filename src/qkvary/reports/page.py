@@ -25,11 +25,19 @@ from qkvary.reports.variant_styles import style_rules
 from qkvary.text import names
 
 
-def render_page(report: Report) -> str:
-    """Return the HTML document of a report."""
+def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
+    """Return the HTML document of a report, which reloads itself if seconds are given."""
     script = _template_file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return _render("page.html.j2", report, _style(), prefix="d", script=script, script_hash=digest)
+    return _render(
+        "page.html.j2",
+        report,
+        _style(),
+        prefix="d",
+        script=script,
+        script_hash=digest,
+        refresh_seconds=refresh_seconds,
+    )
 
 
 def render_fragment(report: Report) -> str:

@@ -142,9 +142,9 @@ def training_study(
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
     """Return the study that trains a preset, with the first variant as baseline."""
-    chosen = [preset.with_variant(label) for label in variants] or [preset]
-    labels = tuple(found.variant for found in chosen)
-    first = chosen[0].with_vocabulary(planned.vocabulary)
+    presets = [preset.with_variant(label) for label in variants] or [preset]
+    labels = tuple(found.variant for found in presets)
+    first = presets[0].with_vocabulary(planned.vocabulary)
     if options.context is not None:
         first = replace(first, network=replace(first.network, max_tokens=options.context))
     setting = Setting(
@@ -157,7 +157,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {planned.name}",
         question=f"What does {preset.name} learn on {planned.name}?",
-        description=_describe([first, *chosen[1:]], setting.training, planned),
+        description=_describe([first, *presets[1:]], setting.training, planned),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],

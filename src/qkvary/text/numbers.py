@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, cast
@@ -253,8 +253,26 @@ class Reads:
     """The type that the command line gives."""
 
 
+def as_several(given: object) -> Iterable[object]:
+    """Return the items of an iterable; a text, bytes or a mapping counts as one item."""
+    is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+    return (given,) if is_one else cast("Iterable[object]", given)
+
+
+def read_words(given: object, _name: str) -> tuple[str, ...]:
+    """Return one or several words or numbers as text; strings are split at commas."""
+    return tuple(part.strip() for one in as_several(given) for part in str(one).split(","))
+
+
+def read_counts(given: object, name: str) -> tuple[int, ...]:
+    """Return one or several counts, such as ``512,1k,4k``, without duplicates."""
+    return tuple(dict.fromkeys(read_count(one, name) for one in read_words(given, name)))
+
+
 def read_count(given: object, name: str, *, low: int = 1) -> int:
     """Return a number of tokens or users, parsing text such as ``32k``."""
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
     try:
         count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
@@ -285,6 +303,7 @@ def read_share(given: object, name: str) -> float:
 
 Count = Annotated[int, Reads(read_count)]
 """A number of tokens, sequences or users, also given as text: 32k is 32,768."""
+Counts = Annotated[tuple[int, ...], Reads(read_counts, typed=tuple[str, ...])]
 CountFromZero = Annotated[int, Reads(partial(read_count, low=0))]
 Share = Annotated[float, Reads(read_share)]
 """A fraction, also given as a percentage in text: 10%."""

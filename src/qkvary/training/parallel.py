@@ -51,11 +51,8 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 def join_process_group(
     strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
-    """Join the process group that torchrun started; without torchrun there is one process."""
+    """Join the process group that torchrun started."""
     info = RankInfo.from_environment(os.environ)
-    if info.size == 1:
-        yield Distribution()
-        return
     kind = torch.device(device).type
     with connect(info, device, timeout_seconds=timeout_seconds) as processes:
         yield Replicated(processes, kind) if strategy == "ddp" else Sharded(processes, kind)

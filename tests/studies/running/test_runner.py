@@ -21,6 +21,7 @@ from tests.studies.toy_study import (
     end_runner,
     ends,
     leftovers,
+    options,
     run_toy,
     start_runner,
     starts,
@@ -63,6 +64,25 @@ def test_progress_is_a_line_and_a_failed_run_is_said_at_once(
     assert (len(shown), len(failed), len(lines)) == (1, 2, 3)
     run_toy(toy_study([1, RAISES]), root)
     assert capsys.readouterr().err == ""
+
+
+def test_results_are_published_while_runs_remain(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "PUBLISH_SHARE", 1e9)
+    study, store = toy_study(range(3)), Store(root / "runs")
+    done: list[int] = []
+
+    def publish() -> None:
+        done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
+
+    assert run_study(study, store, options(1), publish=publish).exit_code == 0
+    # A run may have been written when the one before it is announced.
+    assert done == sorted(done)
+    assert len(done) < 6
+    assert 1 <= done[0] < done[-1]
+    assert done[0] < 6
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:

@@ -36,6 +36,10 @@ hold."""
 UNSEEN_SECONDS = 120.0
 """Maximum number of seconds to wait for the record of a run that a task reported as ended; file
 servers show new files late."""
+PUBLISH_SECONDS = 20.0
+"""Minimum number of seconds between two calls of ``publish``."""
+PUBLISH_SHARE = 0.05
+"""Maximum share of the time that may be spent in ``publish``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +91,17 @@ def run_study(
     study: Study,
     store: Store,
     options: RunnerOptions | None = None,
+    *,
+    publish: Callable[[], str] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
     On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills the
-    workers.
+    workers. ``publish`` shows the results so far, and returns a sentence to print or an empty text;
+    it is called when there are new results, at most every 20 seconds.
     """
     chosen = options or RunnerOptions()
-    scheduler = Scheduler(study, store, chosen)
+    scheduler = Scheduler(study, store, chosen, publish)
     with stop_in_order(scheduler.interrupt, scheduler.kill):
         scheduler.run()
     counts = scheduler.count()
@@ -118,7 +125,13 @@ def run_study(
 class Scheduler:
     """Submits the runs of one ``run_study`` call to an executor, and records how each ended."""
 
-    def __init__(self, study: Study, store: Store, options: RunnerOptions) -> None:
+    def __init__(
+        self,
+        study: Study,
+        store: Store,
+        options: RunnerOptions,
+        publish: Callable[[], str] | None = None,
+    ) -> None:
         """Count all runs as remaining."""
         self.store, self.options = store, options
         self.executor = options.executor or LocalExecutor(options.workers or usable_cores())
@@ -160,6 +173,8 @@ class Scheduler:
         self.last = ""
         """The result of the last run that was done."""
         self.began = time.monotonic()
+        self._publish, self._published = publish, 0
+        self._next_publication = self.began + PUBLISH_SECONDS
         self._line = ProgressLine()
 
     def run(self) -> None:
@@ -175,8 +190,10 @@ class Scheduler:
             while self.left and not self.is_ending:
                 self._settle(POLL_SECONDS)
                 self._look_at_waiting()
-                if self.left and not self.is_ending and not self.options.quiet:
-                    self._line.show(self.describe_progress)
+                if self.left and not self.is_ending:
+                    self.publish()
+                    if not self.options.quiet:
+                        self._line.show(self.describe_progress)
             if self.is_ending:
                 self._stop()
         except BaseException:
@@ -402,6 +419,21 @@ class Scheduler:
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""
         return Counter(record.status for record in self.records.values())
+
+    def publish(self) -> None:
+        """Publish the results so far, if there are new ones and enough time has passed."""
+        began, records = time.monotonic(), len(self.records)
+        if self._publish is None or records == self._published or began < self._next_publication:
+            return
+        self._published = records
+        try:
+            self._note(self._publish())
+        # No page of partial results is worth a study.
+        except Exception as error:  # noqa: BLE001
+            self._publish = None
+            self._note(f"the page will be written only at the end: {error}")
+        spent = time.monotonic() - began
+        self._next_publication = began + max(PUBLISH_SECONDS, spent / PUBLISH_SHARE)
 
     def _note(self, text: str, *, once: bool = False) -> None:
         """Show and keep a message unless it is empty; with ``once``, only the first time."""
