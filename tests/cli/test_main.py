@@ -12,6 +12,7 @@ import pytest
 from qkvary.api.verbs import VERBS
 from qkvary.cli import main as module
 from qkvary.cli.main import command_names, is_first_process
+from tests import forked
 from tests.conftest import ROOT, Typed
 
 PROGRAM = "from qkvary.cli.main import run; run()"
@@ -133,3 +134,19 @@ def test_closed_streams_are_no_error() -> None:
     line = f'"{sys.executable}" -c "{PROGRAM}" variants --label Q-K=V >&- 2>&-'
     result = subprocess.run(["sh", "-c", line], env=ENVIRONMENT, check=False, timeout=60)
     assert result.returncode == 0
+
+
+SWALLOWS = (
+    "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: ..."
+)
+
+
+@pytest.mark.parametrize(("body", "said"), [("import swallows", "interrupted"), (SWALLOWS, "")])
+def test_an_import_swallows_no_interruption(body: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "swallows.py").write_text(SWALLOWS, "utf-8")
+    code = f"import sys\nfrom qkvary.cli import main\nsys.path.insert(0, {str(tmp_path)!r})\n"
+    code += f"main._run = lambda words: exec({body!r})\nmain.run()"
+    options: dict[str, object] = {"capture_output": True, "text": True, "env": ENVIRONMENT}
+    ended = forked.run([sys.executable, "-c", code], input="", check=False, **options)
+    # Elsewhere the interruption is an exception, which code may handle.
+    assert (ended.returncode, said in ended.stderr) == (130 if said else 0, True), ended.stderr

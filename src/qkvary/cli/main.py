@@ -9,12 +9,14 @@ import io
 import os
 import shlex
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from qkvary.api.verbs import GROUPS, TARGETS, VERBS
@@ -193,6 +195,24 @@ def _explain(error: Exception) -> tuple[str, int]:
     return f"this is a bug: {what}; run again with --debug to see where", BUG
 
 
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise ``KeyboardInterrupt``, or end the process if an import is in progress.
+
+    The module that is being imported might swallow the exception.
+    """
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    # Streams may be in use: they cannot be written to in the handler of a signal.
+    with suppress(OSError):
+        os.write(2, b"qkvary: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
 def run() -> None:
     """Run the command line of this process, and exit with its code."""
+    # Where SIGINT is ignored, as in the background of a script, it stays ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     sys.exit(main())
