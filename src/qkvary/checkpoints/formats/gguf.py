@@ -40,7 +40,7 @@ def recognises(path: Path) -> bool:
 
 def load(path: Path) -> LoadedModel:
     """Load a network, and its tokenizer if it has one."""
-    file = read_file(only_file(path, list_files(path)), is_whole=True)
+    file = read_file(only_file(path, list_files(path)))
     config, weights = _read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from qkvary.storage import untrusted_files
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES, check_regular_file, read_start
 
@@ -119,13 +118,9 @@ class GgufFile(NamedTuple):
         return {name: one.shape for name, one in self.tensors.items()}
 
 
-_LENGTH = struct.Struct("<Q")
-
-
 class _Reader:
-    def __init__(self, data: "bytes | mmap.mmap", where: str, *, skips_texts: bool) -> None:
+    def __init__(self, data: "bytes | mmap.mmap", where: str) -> None:
         self.data, self.where, self.place = data, where, 0
-        self.skips_texts = skips_texts
         self.entries_left = MAX_ENTRIES
 
     def take(self, size: int) -> bytes:
@@ -141,6 +136,14 @@ class _Reader:
     def number(self, code: str) -> Any:
         """Return the next number."""
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def text(self) -> str | bytes:
+        """Return the next string; text that is not UTF-8 stays as bytes."""
+        data = self.take(self.number("Q"))
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return data
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
         """Return the next number, a count; the sum of all counts is limited."""
@@ -164,46 +167,21 @@ class _Reader:
         return text
 
     def value(self) -> Any:
-        """Return the next value, which follows its type; text that is not UTF-8 stays as bytes."""
+        """Return the next value, which follows its type."""
         kind = self.number("I")
         if kind == STRING:
-            return _text_or_bytes(self.take(self.number("Q")))
+            return self.text()
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind != ARRAY:
             raise DamagedError(f"{self.where} has a value of the unknown type {kind}")
         inner, length = self.number("I"), self.count("Q", "values in its lists")
         if inner == STRING:
-            return self._texts(length)
+            return [self.text() for _ in range(length)]
         if inner not in SCALARS:
             raise DamagedError(f"{self.where} has a list of the unknown type {inner}")
         width = struct.calcsize(f"<{SCALARS[inner]}")
         return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
-
-    def _texts(self, count: int) -> list[str | bytes] | None:
-        """Return the next ``count`` strings, or ``None`` if strings are skipped.
-
-        A vocabulary has hundreds of thousands of strings, so for speed this method does not call
-        ``take`` for each string.
-        """
-        data, end, place, found = self.data, len(self.data), self.place, list[str | bytes]()
-        for _ in range(count):
-            first = place + _LENGTH.size
-            place = first if first > end else first + _LENGTH.unpack_from(data, place)[0]
-            if place > end:
-                self.place = min(first, end)
-                self.take(place - self.place)
-            if not self.skips_texts:
-                found.append(_text_or_bytes(data[first:place]))
-        self.place = place
-        return None if self.skips_texts else found
-
-
-def _text_or_bytes(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
 
 
 def list_files(path: Path) -> list[Path]:
@@ -230,11 +208,10 @@ def list_parts(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
-def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
+def read_file(path: Path) -> GgufFile:
     """Return a file with all of its parts; the metadata is that of the first part.
 
-    If ``is_whole`` is false, the file is memory-mapped, so that only the pages in use are loaded,
-    and lists of strings in the metadata are not read (they are ``None``).
+    Files are memory-mapped, so that only the pages in use are loaded.
     """
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
@@ -242,8 +219,7 @@ def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
             raise DamagedError(
                 f"{paths[0]} has {len(paths)} parts, of which {part.name} is missing"
             )
-    read = untrusted_files.read_file if is_whole else _map
-    parts = [parse_file(read(one), str(one), skips_texts=not is_whole) for one in paths]
+    parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
         raise DamagedError(f"{path} has two tensors of the same name in its parts")
@@ -260,12 +236,9 @@ def _map(path: Path) -> "bytes | mmap.mmap":
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufFile:
-    """Return the contents of a GGUF file that is not split.
-
-    If ``skips_texts`` is true, lists of strings in the metadata are not read and are ``None``.
-    """
-    reader = _Reader(data, where, skips_texts=skips_texts)
+def parse_file(data: "bytes | mmap.mmap", where: str) -> GgufFile:
+    """Return the contents of a GGUF file that is not split."""
+    reader = _Reader(data, where)
     if reader.take(4) != MAGIC:
         raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")
     version = reader.number("I")
