@@ -11,7 +11,6 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from tests.conftest import Typed
 from tests.contracts.variant_cases import distance
 from tests.conversions.networks import labels, make_network
-from tests.data.test_model_configs import write
 
 CHARACTERS = CharacterTokenizer("".join(chr(97 + index) for index in range(13)))
 
@@ -47,28 +46,6 @@ def test_figures_alone_as_json(checkpoint: Path, typed: Typed) -> None:
     assert found["parameters"]["after"] == found["parameters"]["before"] - 2 * 400 + table
     note = "sinusoidal positions are now stored as a table of 9 x 20 values, because they are "
     assert found["notes"] == [f"{note}written in another basis"]
-
-
-@pytest.mark.parametrize("kind", ["own", "transformers"])
-def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
-    kind: str,
-    checkpoint: Path,
-    tmp_path: Path,
-    typed: Typed,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if kind == "transformers":
-        checkpoint = write(tmp_path / "llama" / "config.json").parent
-
-    def load(_: object) -> None:
-        raise AssertionError("weights were read")
-
-    monkeypatch.setattr("qkvary.checkpoints.catalog.load_checkpoint", load)
-    (line,) = typed.error("convert", checkpoint, "--rewrite", "merge-query-key").splitlines()
-    assert "expected one head of" in line
-    # Conditions that hold are checked on the weights.
-    said = typed.error("convert", checkpoint, "--rewrite", "gauge", code=1)
-    assert "weights were read" in said
 
 
 @pytest.mark.parametrize("spelled", ["net", "./net/../net", "link"])

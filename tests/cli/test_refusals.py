@@ -58,7 +58,8 @@ REFUSED = {
     "convert": {
         "own": "expected --rewrite or --to, got neither",
         "own --to latent --rewrite gauge": "expected --rewrite or --to, got both",
-        "own --rewrite gauge --data text": "expected --data only with --to, got --rewrite",
+        "own --rewrite gauge --data text": "only with --to, got --rewrite",
+        "own --rewrite gauge --tokens 32768": "(--data, --tokens, ...) only with --to, got --rewr",
         "own --rewrite identity-quer": "did you mean identity-query",
         "normless --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
         "own --rewrite gauge --out tasks": "it is not overwritten",

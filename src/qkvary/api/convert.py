@@ -1,7 +1,6 @@
 """Convert a language model: rewrite its matrices exactly, or give it a smaller cache."""
 
 import copy
-import dataclasses
 import os
 import threading
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from qkvary.api.options import (
     say_nothing,
 )
 from qkvary.api.results import Result, add_data
-from qkvary.checkpoints.catalog import check_output, read_config
+from qkvary.checkpoints.catalog import check_output
 from qkvary.conversions.caches.budget import Budget
 from qkvary.conversions.catalog import (
     BY_LAYER,
@@ -163,18 +162,16 @@ def convert(
             check_output(path, out)
         check_folder(out.absolute().parent)
     if rewrite is not None:
-        for field in dataclasses.fields(smaller):
-            if getattr(smaller, field.name) != getattr(SMALLER, field.name):
-                name = field.name.replace("_", "-")
-                raise UsageError(f"expected --{name} only with --to, got --rewrite")
+        # The verb passes another object as soon as one of the options is given.
+        if smaller is not SMALLER:
+            raise UsageError(
+                "expected the options of a smaller cache (--data, --tokens, ...) only with --to, "
+                "got --rewrite"
+            )
         return _rewrite(model, path, rewrite, layer, seed, network, out)
     if layer is not None:
         raise UsageError("expected --layer only with --rewrite, got --to")
     plan = _make_plan(smaller, seed)
-    if path is not None and (config := read_config(path)) is not None:
-        from qkvary.conversions.caches.stages import check_plan
-
-        check_plan(plan, config)
     opening = partial(open_checkpoint, model, smaller.tokenizer, network)
     return _shrink(opening, path, plan, smaller, out, show_progress, say)
 
@@ -193,13 +190,10 @@ def _rewrite(
     from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
-    from qkvary.conversions.rewriting import check_rewrite, run_rewrite
+    from qkvary.conversions.rewriting import run_rewrite
     from qkvary.reports.conversion import conversion_report
 
     chosen = RewriteOptions(layer=layer, seed=seed)
-    config = None if path is None else read_config(path)
-    if config is not None:
-        check_rewrite(name, config, chosen)
     loaded, shown = open_checkpoint(model, options=network)
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
@@ -258,11 +252,12 @@ def _shrink(
     from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.caches.calibration import read_texts
-    from qkvary.conversions.caches.stages import forecast_stages, run_stages
+    from qkvary.conversions.caches.stages import check_plan, forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
 
     loaded, name = opening(speaks=True)
     loaded = _in_float32(loaded)
+    check_plan(plan, loaded.network.config)
     texts = read_texts(
         cast("Tokenizer", loaded.tokenizer),
         smaller.data,

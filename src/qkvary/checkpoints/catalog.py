@@ -23,7 +23,6 @@ from qkvary.storage.untrusted_files import (
 )
 
 if TYPE_CHECKING:
-    from qkvary.arch.networks import LanguageModelConfig
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
@@ -45,22 +44,14 @@ class CheckpointFormat(Protocol):
         """Return whether a file or folder has this format."""
         ...
 
-    def read_config(self, path: Path) -> LanguageModelConfig | None:
-        """Return the configuration without the weights, or ``None`` if it depends on them.
+    def load(self, path: Path) -> LoadedModel:
+        """Load the checkpoint, and a tokenizer if there is one.
 
         Raises:
             UsageError: if it cannot be read, or has parts that our networks lack.
             DamagedError: if it is damaged.
             NewerFormatError: if a newer qkvary wrote it.
             UnsafeError: if it is a pickle, which could run code.
-        """
-        ...
-
-    def load(self, path: Path) -> LoadedModel:
-        """Load the checkpoint, and a tokenizer if there is one.
-
-        Raises:
-            QkvaryError: as :meth:`read_config`.
         """
         ...
 
@@ -74,15 +65,6 @@ def format_names() -> tuple[str, ...]:
 def load_format(name: str) -> CheckpointFormat:
     """Return the module of a format."""
     return cast("CheckpointFormat", import_module(f"qkvary.checkpoints.formats.{name}"))
-
-
-def is_export(path: Path) -> bool:
-    """Return whether a folder with a manifest was written for transformers.
-
-    Raises:
-        DamagedError: if the manifest is invalid.
-    """
-    return read_manifest(path).about.get("kind") == EXPORT_KIND
 
 
 def require_tokenizer(
@@ -157,24 +139,6 @@ def check_output(reference: StrPath, out: StrPath) -> None:
         )
 
 
-def read_config(reference: StrPath) -> LanguageModelConfig | None:
-    """Return the configuration of a checkpoint, or ``None`` if it depends on the weights.
-
-    Raises:
-        UsageError: if the checkpoint does not exist, or has parts that our networks lack.
-        DamagedError: if it is damaged.
-    """
-    path = find_checkpoint(reference)
-    if _is_own(path):
-        return import_module("qkvary.checkpoints.models").read_config(path)
-    known = _find_format(path)
-    return None if known is None else known.read_config(path)
-
-
-def _is_own(path: Path) -> bool:
-    return (path / MANIFEST_NAME).is_file() and not is_export(path)
-
-
 def _find_format(path: Path) -> CheckpointFormat | None:
     formats = (load_format(name) for name in format_names())
     return next((one for one in formats if one.recognises(path)), None)
@@ -195,7 +159,7 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
         UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     path = find_checkpoint(reference)
-    if _is_own(path):
+    if (path / MANIFEST_NAME).is_file() and read_manifest(path).about.get("kind") != EXPORT_KIND:
         return import_module("qkvary.checkpoints.models").load_model(path)
     if found := _find_format(path):
         return found.load(path)

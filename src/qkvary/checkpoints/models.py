@@ -38,8 +38,6 @@ from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the metadata; the manifest has its own."""
 KIND = "language model"
-MOST_LAYERS = 1_000
-"""Maximum number of layers of a configuration that is read without the network's weights."""
 MOST_SHARED_LAYERS = 10_000
 """Maximum number of layers that share one block; more is taken for damage."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -166,17 +164,6 @@ def load_model(path: Path) -> LoadedModel:
     if changed := [name for name, one in versions.items() if saved.get(name) != one]:
         warnings.warn(f"{path} was saved with other code of {', '.join(changed)}", stacklevel=3)
     return build_model(config, weights, tokenizer, str(path))
-
-
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration that ``save_model`` wrote, without reading the weights.
-
-    Raises:
-        DamagedError: if the folder was changed.
-        UnsafeError: if its manifest names a file outside of it.
-    """
-    manifest = read_manifest(path)
-    return parse_config(manifest.read(path, _CONFIG), path / _CONFIG, MOST_LAYERS)
 
 
 def build_model(

@@ -1,7 +1,6 @@
 """Runs a rewrite and measures how much the logits change, before anything is written."""
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,11 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.models import build_model
 from qkvary.checkpoints.structure import check_structure
 from qkvary.conversions.catalog import load_rewrite
-from qkvary.conversions.draft import Conditioning, Draft, RewriteOptions, make_draft
+from qkvary.conversions.draft import Conditioning, RewriteOptions, make_draft
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -53,17 +51,6 @@ class Rewriting:
     """The difference in the number format of the networks."""
     tokens: int
     notes: tuple[str, ...]
-
-
-def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
-    """Check the conditions of a rewrite that follow from the configuration alone."""
-    rewrite = load_rewrite(name).rewrite
-    with torch.device("meta"):
-        shapes = LanguageModel(config).state_dict()
-    weights = {name: shape.double() for name, shape in shapes.items()}
-    # The rewrite checks its conditions first, then computes with values, which meta tensors refuse.
-    with suppress(NotImplementedError, RuntimeError):
-        rewrite(Draft(config, weights), options)
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:

@@ -7,7 +7,6 @@ feed-forward network uses ReLU, and the output head has its own weight and bias.
 from pathlib import Path
 
 from qkvary.arch.families.fields import Fields
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import char_config
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
@@ -72,9 +71,3 @@ def load(path: Path) -> LoadedModel:
     # Unknown names stay; building the network refuses them.
     renamed = collect(((names.get(name, name), one) for name, one in tensors.items()), weights)
     return build_model(network, renamed, tokenizer, weights)
-
-
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network without reading its weights."""
-    folder, config = read_folder(path)
-    return char_config.read_config(config, str(folder / CONFIG))

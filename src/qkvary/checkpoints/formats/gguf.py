@@ -45,15 +45,6 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
-def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration of the network from the header.
-
-    ``None`` for DeepSeek, whose configuration also depends on the weights.
-    """
-    file = only_file(path, list_files(path))
-    return make_config(read_sizes(read_file(file), str(file)))
-
-
 def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weights]:
     """Return the configuration and the weights of a file.
 

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
@@ -23,7 +22,6 @@ from qkvary.checkpoints.llama2c_header import (
     Header,
     list_files,
     make_config,
-    read_file_header,
     read_header,
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
@@ -65,11 +63,6 @@ def load(path: Path) -> LoadedModel:
                 own = restore_order(name, part, config.layers[0], paired_first)
                 weights[name.format(number)] = own
     return build_model(config, weights, tokenizer, str(file))
-
-
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network from the header of its file."""
-    return make_config(read_file_header(only_file(path, list_files(path))))
 
 
 def read_tokenizer(

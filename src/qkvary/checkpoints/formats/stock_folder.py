@@ -107,12 +107,6 @@ def _is_head_tied(
     return False
 
 
-def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration; ``None`` for DeepSeek, where it depends on the weights."""
-    _, _, sizes = _read(path)
-    return None if isinstance(sizes, LatentSizes) else sizes
-
-
 def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
     """Return the folder, the family, and the configuration of the network."""
     folder, content = read_folder(path)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.models import (
-    MOST_LAYERS,
     LoadedModel,
     build_model,
     parse_config,
@@ -45,20 +43,15 @@ def recognises(path: Path) -> bool:
 
 def load(path: Path) -> LoadedModel:
     """Load the network."""
-    folder, _ = read_folder(path)
+    folder, fields = read_folder(path)
     where = str(folder / WEIGHTS)
     weights = parse_weights(read_part(folder, WEIGHTS), where)
-    config = read_config(path, tensors=len(weights))
-    named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
-    return build_model(config, named, read_own_tokenizer(folder), where)
-
-
-def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
-    """Return the configuration; refuse more than ``tensors`` layers with separate weights."""
-    folder, fields = read_folder(path)
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)
-    return parse_config(json.dumps(fields.get("network")).encode(), folder / CONFIG, tensors)
+    network = json.dumps(fields.get("network")).encode()
+    config = parse_config(network, folder / CONFIG, len(weights))
+    named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
+    return build_model(config, named, read_own_tokenizer(folder), where)
 
 
 def holds(path: Path, text: bytes) -> bool:
