@@ -6,7 +6,7 @@ Torch-free.
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.families.attention_fields import read_rotation, rotary_section
@@ -24,7 +24,8 @@ _EXPECTED: dict[str, object] = {
 }
 
 
-class LatentSizes(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSizes:
     """The sizes of a network, whose layers are all dense."""
 
     d_model: int

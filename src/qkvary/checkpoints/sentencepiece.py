@@ -24,16 +24,6 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
 
-def joins_spaces(data: bytes, where: str) -> bool:
-    """Return whether the model's normaliser strips and collapses spaces."""
-    try:
-        normalizer = _merge_messages(_fields(data), _NORMALIZER)
-    except (IndexError, ValueError):
-        raise DamagedError(f"{where} is not a SentencePiece model") from None
-    # Collapsing is the default, which files omit.
-    return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
-
-
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     """Return the tokenizer that a SentencePiece model file describes."""
     try:
@@ -63,6 +53,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
+            # Files omit the default, which is 1.
             joins_spaces=bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1)),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )

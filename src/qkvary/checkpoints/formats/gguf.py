@@ -3,6 +3,7 @@
 Only what our networks can compute is loaded. Everything else is refused, with the reason.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -67,7 +68,7 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
     except ValueError as error:
         raise UsageError(f"{where} cannot be used: {error}") from None
     # llama.cpp has one epsilon for all norms.
-    latent = latent._replace(kv_norm_eps=latent.norm_eps)
+    latent = replace(latent, kv_norm_eps=latent.norm_eps)
     return read_latent_network(latent, _join_latent(tensors, sizes), "gguf", where)
 
 

@@ -25,7 +25,7 @@ from qkvary.checkpoints.llama2c_header import (
     read_header,
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.checkpoints.stock_parts import restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
@@ -65,9 +65,7 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, weights, tokenizer, str(file))
 
 
-def read_tokenizer(
-    data: bytes, vocabulary: int, where: str, *, one_space: bool = False
-) -> PieceTokenizer:
+def read_tokenizer(data: bytes, vocabulary: int, where: str) -> PieceTokenizer:
     """Read the pieces and scores of a tokenizer file."""
     pieces: list[bytes] = []
     scores: list[float] = []
@@ -85,23 +83,19 @@ def read_tokenizer(
     if place != len(data):
         raise DamagedError(f"{where} has {len(data) - place:,} bytes after {vocabulary} pieces")
     with explain(where, "is not a tokenizer"):
-        return PieceTokenizer(pieces, scores, joins_spaces=one_space)
+        # llama2.c itself does not join spaces.
+        return PieceTokenizer(pieces, scores, joins_spaces=False)
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
-    for name in TOKENIZER_FILES:
-        path = file.parent / name.format(vocabulary)
+    paths = [file.parent / name.format(vocabulary) for name in TOKENIZER_FILES]
+    # Only the original model says whether spaces are joined.
+    for path in [*(one.with_suffix(".model") for one in paths), *paths]:
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            original, joins = path.with_suffix(".model"), False
-            if original.exists():
-                # llama2.c itself does not join spaces.
-                model = read_file(original, limit=MAX_SIDE_FILE_BYTES)
-                joins = joins_spaces(model, str(original))
-            return read_tokenizer(data, vocabulary, str(path), one_space=joins)
-    for path in (file.parent / name for name in (f"tok{vocabulary}.model", "tokenizer.model")):
-        if path.exists():
-            return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
+            if path.suffix == ".model":
+                return read_pieces(data, str(path))
+            return read_tokenizer(data, vocabulary, str(path))
     return None
 
 
