@@ -37,8 +37,6 @@ class CheckpointFormat(Protocol):
 
     FORMAT: str
     """The name of the format and its files."""
-    TOKENIZER_FILES: tuple[str, ...]
-    """File names of tokenizers that may be next to the weights; {} is the vocabulary size."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this format."""
@@ -87,14 +85,9 @@ def require_tokenizer(
     if reference is None:
         if loaded.tokenizer is not None:
             return loaded, loaded.tokenizer
-        path = find_checkpoint(name)
-        known = None if (path / MANIFEST_NAME).is_file() else _find_format(path)
-        names = known.TOKENIZER_FILES if known else ()
-        files = " or ".join(one.format(vocabulary) for one in names)
-        place = f"put {files} next to the weights, or " if files else ""
         raise UsageError(
-            f"{name} has no tokenizer: {place}give one with --tokenizer (gpt2, bytes, a "
-            "tokenizer.json, a tok512.bin of llama2.c, or a .model of SentencePiece)"
+            f"{name} has no tokenizer: give one with --tokenizer (gpt2, bytes, a tokenizer.json, a "
+            "tok512.bin of llama2.c, or a .model of SentencePiece)"
         )
     if loaded.tokenizer is not None:
         raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")
@@ -139,11 +132,6 @@ def check_output(reference: StrPath, out: StrPath) -> None:
         )
 
 
-def _find_format(path: Path) -> CheckpointFormat | None:
-    formats = (load_format(name) for name in format_names())
-    return next((one for one in formats if one.recognises(path)), None)
-
-
 def load_checkpoint(reference: StrPath) -> LoadedModel:
     """Load a language model and its tokenizer from any known format.
 
@@ -161,10 +149,12 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
     path = find_checkpoint(reference)
     if (path / MANIFEST_NAME).is_file() and read_manifest(path).about.get("kind") != EXPORT_KIND:
         return import_module("qkvary.checkpoints.models").load_model(path)
-    if found := _find_format(path):
-        return found.load(path)
+    formats = [load_format(name) for name in format_names()]
+    for one in formats:
+        if one.recognises(path):
+            return one.load(path)
     refuse_pickles(path)
-    known = "; ".join(load_format(name).FORMAT for name in format_names())
+    known = "; ".join(one.FORMAT for one in formats)
     raise UsageError(
         f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "
         f"wrote; {known}"

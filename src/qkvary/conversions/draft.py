@@ -16,13 +16,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import check_seed, check_whole
+from qkvary.text.numbers import check_seed
 
 MOST_CONDITION = 1e6
 """Matrices with a larger condition number are refused; up to this one, logits stay equal to within
 1e-9."""
-LARGEST_LAYER = 2**40
-"""The largest accepted layer number; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,6 @@ class RewriteOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.layer is not None:
-            check_whole("layer", self.layer, low=1, high=LARGEST_LAYER)
         check_seed(self.seed)
 
 

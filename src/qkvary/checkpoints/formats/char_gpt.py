@@ -22,7 +22,6 @@ from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
-TOKENIZER_FILES = ()
 
 _NAMES = {
     "token_embedding.weight": "embedding",

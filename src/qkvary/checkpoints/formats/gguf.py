@@ -31,7 +31,6 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import only_file
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
-TOKENIZER_FILES = ()
 
 
 def recognises(path: Path) -> bool:
@@ -75,14 +74,9 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
 def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
     """Return the tensors, with the key and value matrices of each layer merged."""
     for layer in range(sizes.num_layers):
-        key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
-        for name in (key, value):
-            if name not in tensors:
-                raise DamagedError(f"{sizes.where} has no {name}")
-            if tensors[name].dim() != 3:
-                raise DamagedError(f"{sizes.where} has {name}, expected one matrix per head")
-        if tensors[key].mT.shape != tensors[value].shape:
-            raise DamagedError(f"{sizes.where} has {key} and {value} whose shapes do not match")
-        both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
-        tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
+        name = f"blk.{layer}.attn_kv_b.weight"
+        key, value = (tensors.pop(name.replace("kv_b", f"{kind}_b"), None) for kind in "kv")
+        if key is None or value is None or key.dim() != 3 or key.mT.shape != value.shape:
+            raise DamagedError(f"{sizes.where} has no matching matrices for {name}")
+        tensors[name] = torch.cat((key.mT, value), dim=1).flatten(0, 1)
     return tensors

@@ -41,7 +41,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refus
 
 FORMAT = "a language model that transformers saved (config.json, and safetensors)"
 INDEX = "model.safetensors.index.json"
-TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
+LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
 _FAMILIES = ("gpt2", *BLOCKS, LATENT)
 _PREFIX = "transformer."

@@ -33,7 +33,6 @@ CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="n
 PREFIX = "network."
 OWN = "qkvary"
 """Our ``model_type``."""
-TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import KV_NORM_EPS
-from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.families import ARCHITECTURE, Expressed, convert_family, describe_sizes
 from qkvary.checkpoints.gguf.files import Tensor as StoredTensor
@@ -97,19 +96,13 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     obstacle = find_obstacle(config, to, _find_obstacles(config, to))
     own = _convert_stock(network, to) if obstacle is None else convert_family(network)
     if own is None:
-        written = write_language_model(config)
-        also = (
-            "" if written is None else f"; llama.cpp cannot compute it as {written.family} either"
-        )
         raise UsageError(
-            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}{also}"
+            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
         )
     architecture, sizes, values = own
     tensors = {name: _store(name, one, kind) for name, one in values.items()}
     file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
-    # The two orders of earlier versions, so that a network still gives the same bytes.
-    ordered = {**file, **sizes} if obstacle is None else {**sizes, **file}
-    metadata = {ARCHITECTURE: architecture, **ordered}
+    metadata = {ARCHITECTURE: architecture, **file, **sizes}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
     return GgufNetwork(metadata, tensors, (*notes, *_find_notes(tensors, kind)))
 

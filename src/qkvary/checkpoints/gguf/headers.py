@@ -36,7 +36,6 @@ of bytes."""
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
 MOST_DIMENSIONS = 4
-LARGEST_ALIGNMENT = 2**16
 STRING, ARRAY = 8, 9
 SCALARS: Mapping[int, str] = {
     0: "B",
@@ -255,8 +254,7 @@ def parse_file(data: "bytes | mmap.mmap", where: str) -> GgufFile:
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors need")
     alignment = metadata.get("general.alignment", ALIGNMENT)
-    powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
-    if not isinstance(alignment, int) or alignment not in powers:
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
     start = reader.place + -reader.place % alignment
     found, view = dict[str, Stored](), memoryview(data)

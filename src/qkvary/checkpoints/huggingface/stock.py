@@ -232,7 +232,3 @@ def _find_losses(
             f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
             f"and {size[1]}"
         )
-    block, is_llama = config.block, to != "gpt2"
-    unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
-    if unknown or len({one.dropout for one in config.layers}) > 1:
-        yield "in training, the export's dropout is weaker or applied elsewhere"
