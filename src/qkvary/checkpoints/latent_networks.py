@@ -42,10 +42,7 @@ _Form = tuple[int, bool]
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features of a network that latent attention does not support.
-
-    A network that has one of these features cannot be converted.
-    """
+    """Yield the features of a network that latent attention does not support."""
     for layer in config.layers:
         variant = layer.variant
         if variant.decoupled is None:
@@ -64,11 +61,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features of a network outside attention that Llama and DeepSeek do not support.
-
-    A network that has one of these features cannot be converted. ``positions`` names the kind of
-    positions that the attention layers have.
-    """
+    """Yield the features outside attention that Llama and DeepSeek do not support."""
     block = config.block
     if config.positions != "none":
         yield (
@@ -114,10 +107,8 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
     """Return the largest power of two that scales ``shared`` so that the next norm has no effect.
 
-    The next norm has no effect except for a constant factor if its epsilon, ``epsilon``, is much
-    larger than the mean square of its input. ``shared`` is the matrix that computes this input from
-    the output of the preceding norm, whose gain is ``norm``. Before this gain is applied, the mean
-    square of that output is 1.
+    The input of that norm is the output of the norm with the gain ``norm``, times ``shared``. The
+    norm only divides by a constant if ``epsilon`` is much larger than the mean square of its input.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -188,11 +179,7 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the factor by which the shared tensor of a layer was scaled down on export.
-
-    The result is ``None`` if the tensor was not scaled down, so that the norm layer that follows
-    normalises the tensor.
-    """
+    """Return the factor by which an export scaled the shared tensor down; ``None`` without one."""
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")
     shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]
@@ -257,7 +244,6 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
 
 
 def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
-    """Return the attention weights of a layer, and remove them from ``weights``."""
     kv_heads, picks_blocks = form
     query, down, up = (
         weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")

@@ -52,10 +52,7 @@ class Header(NamedTuple):
         return self.dim // self.n_heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header, keyed by our names, in file order.
-
-        In a name, ``{}`` stands for the layer's number, which is the array's first index.
-        """
+        """Return the shapes of the arrays in file order; ``{}`` in a name stands for the layer."""
         dim, hidden, narrow = self.dim, self.hidden_dim, self.n_kv_heads * self.head_dim
         layer: dict[str, tuple[int, ...]] = {
             "attention_norm": (dim,),

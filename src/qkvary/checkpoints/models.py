@@ -174,9 +174,6 @@ def build_model(
 ) -> LoadedModel:
     """Build a network with these weights.
 
-    The number of weights is checked before the network is allocated, unless the network has parts
-    whose size is only known after they are built.
-
     Raises:
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
             finite.

@@ -66,7 +66,6 @@ def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterato
 def _merge_messages(
     fields: Iterable[tuple[int, int | bytes]], number: int
 ) -> dict[int, int | bytes]:
-    """Return the fields of a message; later ones override earlier ones."""
     return {
         name: value for message in _messages(fields, number) for name, value in _fields(message)
     }

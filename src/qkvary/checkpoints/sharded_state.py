@@ -39,19 +39,12 @@ _SHARDS = "shards"
 
 
 def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
-    """Return the name of the file of one process, or of the file of the unsharded tensors.
-
-    The file of a process holds the rows that this process stores.
-    """
+    """Return the name of the file of one process, or of the unsharded tensors (``count`` 0)."""
     return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
 def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
-    """Return the contents of files by name.
-
-    If ``count`` is 0, the files hold the unsharded tensors; otherwise, they hold the rows that
-    process ``number`` of ``count`` stores.
-    """
+    """Return the contents of the files of a process, or of the unsharded tensors (``count`` 0)."""
     return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -80,10 +73,9 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor, on the CPU.
+        """Return the requested rows of every tensor, on the CPU; a tensor without any is empty.
 
-        A tensor of which no rows are requested is empty. Files that hold no requested rows are
-        divided among the readers and only verified.
+        Files that hold no requested rows are divided among the readers and only verified.
         """
         return {
             kind: {
@@ -119,7 +111,6 @@ def _read_shard(
     rows: Mapping[str, int],
     wanted: Mapping[str, range],
 ) -> dict[str, Tensor]:
-    """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
     mismatch = DamagedError(
         f"{folder / file} does not hold the rows that the manifest lists for this file"
     )

@@ -170,11 +170,7 @@ _PARAMETERS = ("embedding", "position_embedding", "head_weight")
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:
-    """Yield the full names of all tensors that a network of this family may have.
-
-    The names come in the order of the family's name table. ``family`` is a Hugging Face
-    ``model_type``, or the name of a stock architecture.
-    """
+    """Yield the names of all tensors of a family (a ``model_type``) or of a stock architecture."""
     for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
         kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")
         for layer in range(layers if "{}" in row.gguf else 1):

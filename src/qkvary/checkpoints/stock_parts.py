@@ -107,10 +107,8 @@ def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
 
 
 def _is_turned(name: str) -> bool:
-    """Return whether the rows of a parameter are query or key channels, which may be rotated."""
     return name.rpartition(".")[0].endswith(_IN_HEADS)
 
 
 def _order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
-    """Return a tensor of whole heads with the channels of every head in another order."""
     return tensor.unflatten(0, (-1, size))[:, list(order)].flatten(0, 1)

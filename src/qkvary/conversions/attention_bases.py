@@ -237,11 +237,7 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Remove the bias of a source (a projection).
-
-    The bias of a key cancels in the softmax. The bias of a value moves to the bias of the output
-    projection.
-    """
+    """Remove the bias of a projection: a value's moves to the output bias, a key's cancels."""
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

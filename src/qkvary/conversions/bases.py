@@ -44,10 +44,7 @@ def attention_draft(draft: Draft, layer: int) -> LayerDraft:
 def change_layers(
     draft: Draft, layer: int | None, change: Callable[[LayerDraft], LayerDraft | None]
 ) -> list[LayerDraft]:
-    """Change one attention layer (the first is 1) or all in place, and return the new layers.
-
-    ``change`` returns the new layer; ``None`` leaves the old one.
-    """
+    """Change one attention layer (from 1) or all in place; ``None`` leaves the old one."""
     changed: dict[int, LayerDraft] = {}
     for index in choose_blocks(draft, layer):
         new = change(attention_draft(draft, index))

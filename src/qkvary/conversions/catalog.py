@@ -45,10 +45,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
-        """Return the configuration of the converted layer.
-
-        The new layer caches at most ``numbers`` values per token.
-        """
+        """Return the new layer's configuration, which caches at most ``numbers`` values."""
         ...
 
     def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":

@@ -114,10 +114,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
 def replace_layers(
     config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
 ) -> LanguageModelConfig:
-    """Return the configuration with different attention in some blocks.
-
-    If all layers share one block, the attention of this block is replaced.
-    """
+    """Return the configuration with different attention in some blocks."""
     if config.shared_blocks:
         return dataclasses.replace(config, attention=layers[0])
     every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]

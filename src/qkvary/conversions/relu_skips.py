@@ -33,19 +33,14 @@ class SkipDecision:
 def decide_skip(
     up: Float[Tensor, "d_ff d_model"], down: Float[Tensor, "d_model d_ff"]
 ) -> SkipDecision:
-    """Decide whether the skip connection around a ReLU network can be absorbed.
+    """Decide whether a ReLU network of the same width can compute ``x + W_2 relu(W_1 x)`` alone.
 
-    The skip can be absorbed if a ReLU network of the same width computes ``x + W_2 relu(W_1 x)``
-    without a skip. The inner channels whose sign has to change are given by the solution c of
-    ``sum_i c_i w2_i w1_i^T = -1``, if every c_i is 0 or 1.
-
-    Args:
-        up: W_1, in float64.
-        down: W_2, in float64.
+    The channels whose sign has to change solve ``sum_i c_i w2_i w1_i^T = -1`` if every c_i is 0 or
+    1. Both matrices are in float64.
 
     Returns:
-        The set of these channels, or ``None`` and the reason: no such set exists, or the question
-        stays open because the products are linearly dependent.
+        The channels, or ``None`` and the reason: there is no such set, or the products are linearly
+        dependent, so that the question stays open.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)
@@ -70,12 +65,7 @@ def decide_skip(
 
 
 def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
-    """Return weights with which a ReLU network needs no skip connection.
-
-    Without the skip, the ReLU network with the returned weights computes the same function as the
-    ReLU network with the given weights and its skip. ``channels`` are the inner channels whose sign
-    changes.
-    """
+    """Return weights with which a ReLU network needs no skip; the sign of ``channels`` changes."""
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]
     if "up.bias" in weights:

@@ -46,10 +46,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration and the weights of a file.
-
-    The weights are in float32, which holds every stored type exactly.
-    """
+    """Return the configuration, and the weights in float32, which holds every type exactly."""
     sizes = read_sizes(file, where)
     config, family = make_config(sizes), sizes.family
     tensors = {
@@ -72,7 +69,6 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
 
 
 def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Return the tensors, with the key and value matrices of each layer merged."""
     for layer in range(sizes.num_layers):
         name = f"blk.{layer}.attn_kv_b.weight"
         key, value = (tensors.pop(name.replace("kv_b", f"{kind}_b"), None) for kind in "kv")

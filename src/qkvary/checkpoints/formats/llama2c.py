@@ -100,7 +100,6 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
 
 
 def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
-    """Refuse a model whose rotary embedding does not have the base 10,000."""
     count = min(sizes.seq_len, CHECKED_POSITIONS)
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps

@@ -91,10 +91,7 @@ def load(path: Path) -> LoadedModel:
 def _is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the head is tied to the embedding.
-
-    A stored head that differs from the embedding is used, with a warning, as in transformers 5.23.
-    """
+    """Return whether the head is the embedding; as in transformers, a head that differs is used."""
     if not declared or embedding is None or head is None:
         return declared
     if embedding.dtype == head.dtype and torch.equal(embedding, head):
@@ -108,7 +105,6 @@ def _is_head_tied(
 
 
 def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
-    """Return the folder, the family, and the configuration of the network."""
     folder, content = read_folder(path)
     try:
         family, fields = find_text(content)
@@ -150,11 +146,7 @@ def _list_shards(index: Path) -> list[str]:
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return the name that a current file of the family uses for a tensor.
-
-    Older files and files of multimodal models use other names. The result is ``None`` for a tensor
-    that is not a weight, and for one of another modality, such as a vision tower.
-    """
+    """Return the name in a current file of the family; ``None`` for a tensor to leave out."""
     if name.endswith(_BUFFERS):
         return None
     if family == "gpt2":

@@ -116,7 +116,6 @@ class Sizes(Fields):
 
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
-    """Return the configuration of a network, from fields named as in transformers."""
     family, shapes = FAMILIES[sizes.family], sizes.shapes
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
     # Only the file says which biases there are.
@@ -229,7 +228,6 @@ LARGEST_LIST = 2**16
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
-    """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
     if f"{stem}.weight" not in sizes.shapes:
         return None
     _, kind, data = sizes.file.tensors[f"{stem}.weight"]
@@ -265,11 +263,7 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the configuration of a DeepSeek network under the field names of transformers.
-
-    The header does not say which heads share keys, so in the returned configuration every head has
-    separate keys.
-    """
+    """Return the fields of DeepSeek in transformers, as if every head had separate keys."""
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")
         value = sizes.size("attention.value_length_mla")

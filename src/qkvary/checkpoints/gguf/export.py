@@ -87,10 +87,7 @@ def export_gguf(
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
-    """Convert a network to a llama.cpp architecture that can express it.
-
-    Matrices whose rows do not fill whole q8_0 blocks are stored in f16.
-    """
+    """Convert a network to a llama.cpp architecture that can express it."""
     config = network.config
     to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _find_obstacles(config, to))

@@ -123,7 +123,6 @@ class _Reader:
         self.entries_left = MAX_ENTRIES
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
         left = len(self.data) - self.place
         if size > left:
             raise DamagedError(
@@ -133,7 +132,6 @@ class _Reader:
         return self.data[self.place - size : self.place]
 
     def number(self, code: str) -> Any:
-        """Return the next number."""
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
 
     def text(self) -> str | bytes:
@@ -154,10 +152,7 @@ class _Reader:
         return found
 
     def name(self) -> str:
-        """Return the next string, which is a key of the metadata or the name of a tensor.
-
-        A string that is too long, not valid UTF-8 or not printable is refused.
-        """
+        """Return the next string, a key or a name; long or unprintable ones are refused."""
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
             "utf-8", "replace"
         )
@@ -184,10 +179,7 @@ class _Reader:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the GGUF file at ``path``, or all GGUF files in the folder ``path``.
-
-    Only the first part of a split file is listed.
-    """
+    """Return the GGUF file at a path, or those in a folder; of a split file, the first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -196,10 +188,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_parts(path: Path) -> list[Path]:
-    """Return all parts of a split file, given any of them; or the file itself if it is not split.
-
-    They are named ``-00001-of-00003.gguf``, as llama.cpp names them.
-    """
+    """Return all parts of a split file (``-00001-of-00003.gguf``), given any of them."""
     split = _PART.fullmatch(path.name)
     if split is None or not 1 <= int(split["number"]) <= (count := int(split["count"])):
         return [path]
@@ -208,10 +197,7 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> GgufFile:
-    """Return a file with all of its parts; the metadata is that of the first part.
-
-    Files are memory-mapped, so that only the pages in use are loaded.
-    """
+    """Return a file, mapped into memory, with all its parts; the first has the metadata."""
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
         if not part.is_file():

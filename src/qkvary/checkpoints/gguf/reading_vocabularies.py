@@ -52,11 +52,7 @@ class _Vocabulary:
         self.types: list[int] = types[:size] or [int(TokenType.NORMAL)] * size
 
     def list(self, name: str, kind: Any) -> list[Any]:
-        """Return one of the lists of the vocabulary; all of its entries must be of ``kind``.
-
-        Raises:
-            DamagedError: if there is no such list, or an entry has another type.
-        """
+        """Return one of the lists of the vocabulary; all of its entries must be of ``kind``."""
         found = self.metadata.get(_KEY + name)
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
             raise DamagedError(f"{self.where} has no list {_KEY}{name}")
@@ -69,7 +65,6 @@ class _Vocabulary:
         return marked == [len(self.tokens) - 1]
 
     def plain(self) -> list[bytes]:
-        """Return the tokens without the separator."""
         return self.tokens[:-1] if self.has_separator else self.tokens
 
 

@@ -14,10 +14,7 @@ STILL = 1e30
 
 
 def paired_first(layer: AttentionConfig) -> list[int]:
-    """Return, for each channel of a head in llama.cpp, the index of the same channel of ours.
-
-    The pairs of rotated channels come first, followed by the channels that are not rotated.
-    """
+    """Return llama.cpp's order of our channels in a head: rotated pairs first, then the others."""
     rotated = layer.position.rotary_dim(layer.size_per_head)
     still, half = layer.size_per_head - rotated, rotated // 2
     pairs = [still + k + part for k in range(half) for part in (0, half)]
@@ -27,19 +24,14 @@ def paired_first(layer: AttentionConfig) -> list[int]:
 def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
     """Return the divisor of each of llama.cpp's frequencies.
 
-    Pair k rotates by ``base^(-2k/head_dim) / divisor`` in llama.cpp and by ``base^(-2k/rotated)``
-    in our networks.
+    Pair k rotates by ``base^(-2k/head_dim) / divisor`` there and by ``base^(-2k/rotated)`` here.
     """
     divisors = [base ** (2 * k / rotated - 2 * k / head_dim) for k in range(rotated // 2)]
     return divisors + [STILL] * (head_dim // 2 - len(divisors))
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the number of rotated channels per head.
-
-    The result is ``None`` if the divisors do not describe a rotation of some or all channels of a
-    head.
-    """
+    """Return the number of rotated channels per head; ``None`` for divisors of another kind."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None

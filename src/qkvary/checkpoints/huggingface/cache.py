@@ -65,11 +65,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Do nothing: nothing is offloaded."""
 
     def activate_past_recording(self) -> None:
-        """Make an empty layer with a window keep all tokens, so that some can be removed later.
-
-        The network still attends only within its window. A layer that already holds tokens is left
-        unchanged.
-        """
+        """Make an empty layer with a window keep all tokens, so that some can be removed later."""
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
@@ -101,10 +97,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from the end of the cache; a negative number says how many.
-
-        A positive number is refused.
-        """
+        """Remove tokens from the end of the cache; a negative number says how many."""
         if tokens_to_remove > 0:
             raise ValueError(
                 f"expected a negative number of tokens to crop by, got {tokens_to_remove}"

@@ -214,7 +214,6 @@ def _before_forward(
     *,
     layout: Layout | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace the layers of an empty cache, and pass the call's positions to the cache."""
     names = list(inspect.signature(text.forward).parameters)
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")

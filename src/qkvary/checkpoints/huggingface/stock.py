@@ -65,10 +65,7 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2, as Llama (rotary) or as DeepSeek V3 (decoupled positions).
-
-    If these cannot express it, another family is tried: Qwen 3, Gemma, OLMo 2 and the other
-    families that can be loaded.
+    """Express a network as GPT-2, Llama (rotary) or DeepSeek V3 (decoupled), or else as a family.
 
     Args:
         network: A language model.
@@ -104,7 +101,6 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
 def _name(
     find: Callable[[str], Tensor | None], family: str, config: LanguageModelConfig
 ) -> Weights:
-    """Return the weights under their names in transformers, including a tied head."""
     named = name_weights(find, family, config, "theirs", rotated_first)
     return {row.theirs: weight.detach().cpu().contiguous() for row, weight in named}
 
@@ -133,7 +129,6 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | N
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features that other engines can express as Llama but transformers cannot."""
     for layer in config.layers:
         width = layer.size_per_head
         rotated = layer.position.rotary_dim(width)
@@ -145,7 +140,6 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:
-    """Return the fields of a network's Hugging Face configuration in a stock architecture."""
     block, layer = config.block, config.layers[0]
     if to == "gpt2":
         return {
@@ -201,7 +195,6 @@ def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, A
 
 
 def _import_transformers() -> Any:
-    """Import transformers on first use: the decode benchmark also runs without it."""
     return import_module("transformers")
 
 

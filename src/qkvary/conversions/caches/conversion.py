@@ -112,7 +112,6 @@ def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor
 
 
 def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
-    """Return a network that shares all parameters with another except those of attention."""
     made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
     others = {
         name: value for name, value in network.state_dict().items() if ".attention." not in name

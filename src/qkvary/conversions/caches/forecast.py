@@ -127,7 +127,6 @@ def _measure(
     wanted: list[Tensor],
     layout: Layout,
 ) -> float:
-    """Return the divergence of a network whose layer ``first`` was replaced."""
     total = tokens = 0.0
     norm = network.stack.final_norm
     for rows, reference in zip(inputs, wanted, strict=True):

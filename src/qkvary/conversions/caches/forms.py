@@ -58,10 +58,7 @@ def count_numbers(layer: AttentionConfig) -> int:
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer of another form, with the same window and score terms.
-
-    Ranks, query form and score scale are reset.
-    """
+    """Return a layer of another form, with the same window and score terms but no ranks."""
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(
         layer,
@@ -83,10 +80,8 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    If the rotary scaling needs all rotated channels of the layer, the number stays the same.
-    Otherwise the result is the largest even divisor of the present number that is at most three
-    quarters of ``numbers``; if there is no such divisor, the result is 2. For a layer that rotates
-    no channels, the result is 0.
+    It is the largest even divisor of the present number up to three quarters of ``numbers``, or 2.
+    A rotary scaling that needs all channels keeps them.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:

@@ -22,10 +22,7 @@ ROUNDING = 1e-12
 
 
 class RotarySlice(NamedTuple):
-    """One rotated key, the queries that are scored against this key, and the rest of the keys.
-
-    The rest of the keys is scored without rotation.
-    """
+    """One rotated key, the queries that are scored against it, and the rest of the keys."""
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
@@ -44,8 +41,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    If a head rotates more than ``channels`` channels, each group of neighbouring frequencies is
-    merged into one, the highest of the group.
+    If a head rotates more than ``channels`` channels, neighbouring frequencies are merged into the
+    highest of each group.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

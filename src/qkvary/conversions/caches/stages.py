@@ -95,10 +95,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Check a plan; return the configuration in which the caches of all layers shrink equally.
-
-    The cache of every layer keeps at most the share of its size that the budget allows.
-    """
+    """Check a plan; return the configuration in which the caches of all layers shrink equally."""
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))

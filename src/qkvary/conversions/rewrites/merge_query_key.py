@@ -58,8 +58,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    If key and value share a projection, the values are multiplied by W_Q^T too, and the output
-    projection by its inverse.
+    Values of the same projection get W_Q^T too, and the output projection its inverse.
     """
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
