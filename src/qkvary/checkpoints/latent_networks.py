@@ -34,7 +34,6 @@ TRAIN = (
     "train a network of the form Q-K=V@decoupled-16@kv-norm, for example with qkvary train "
     "lm-10m-portable"
 )
-"""Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
 _Form = tuple[int, bool]

@@ -15,7 +15,6 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import short_reason
 
 LATENT = "deepseek_v3"
-"""The ``model_type`` in transformers."""
 _EXPECTED: dict[str, object] = {
     "q_lora_rank": None,
     "hidden_act": "silu",
@@ -35,7 +34,6 @@ class LatentSizes:
     head_dim: int
     """Channels of a head's key and value without the rotary ones."""
     rope: int
-    """Rotary channels."""
     width: int
     """Channels of the tensor that keys and values are made of."""
     max_tokens: int

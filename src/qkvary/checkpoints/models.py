@@ -53,7 +53,6 @@ class LoadedModel(NamedTuple):
     network: LanguageModel
     """The network, in evaluation mode on the CPU, in the stored dtype."""
     tokenizer: Tokenizer | None
-    """The tokenizer, if the checkpoint has one."""
 
     def to(self, device: str, dtype: str | None, weights: str | None = None) -> "LoadedModel":
         """Move the network to a device and a dtype, in place.

@@ -67,9 +67,7 @@ class Reader:
     """One of the processes that read a checkpoint."""
 
     number: int = 0
-    """The rank of the process."""
     count: int = 1
-    """The number of processes."""
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:

@@ -17,7 +17,6 @@ GGUF_NAMES: Mapping[StockArchitecture, str] = {
     "llama": "llama",
     "deepseek": "deepseek2",
 }
-"""The names of these architectures in llama.cpp."""
 
 Change = Literal["", "transposed", "interleaved"]
 """``transposed``: transformers stores the matrix as [inputs, outputs], the others as [outputs,
@@ -32,15 +31,12 @@ class Row(NamedTuple):
     """
 
     theirs: str
-    """The name in transformers."""
     gguf: str
-    """The name in llama.cpp."""
     ours: str
     """The name in our network without sharing. If the tensor joins several of our tensors, their
     names are separated by commas.
     ``latent_networks`` makes the tensors that none of our networks has."""
     change: Change = ""
-    """How layout or values differ in transformers; empty if they do not."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:

@@ -19,7 +19,6 @@ from qkvary.checkpoints.structure import make_language_model
 from qkvary.storage.errors import DamagedError, UsageError
 
 Side = Literal["theirs", "gguf"]
-"""The program: transformers or llama.cpp."""
 Weights = dict[str, Tensor]
 Order = Callable[[AttentionConfig], Sequence[int]]
 """Returns, for each channel of the other program's heads, the channel of ours."""

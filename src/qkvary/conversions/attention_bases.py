@@ -40,7 +40,6 @@ class LayerDraft:
     weights: dict[str, Tensor]
     """The layer's parameters in float64."""
     name: str
-    """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
         """Return the name of the matrix in a source's projection that multiplies the input."""

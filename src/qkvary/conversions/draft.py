@@ -67,7 +67,6 @@ class Conditioning:
     matrix: str
     """The name of the matrix, such as ``W_Q of layer 3``."""
     number: float
-    """The condition number: the largest singular value over the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,6 @@ class Rewritten:
     conditions: tuple[str, ...]
     """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...] = ()
-    """The matrices that were inverted."""
     notes: tuple[str, ...] = ()
     """Further changes, one sentence each."""
 

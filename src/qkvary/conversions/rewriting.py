@@ -25,9 +25,7 @@ class Difference(NamedTuple):
     """The difference between the logits of two networks on the same tokens."""
 
     dtype: str
-    """The number format of both networks."""
     largest: float
-    """The largest absolute difference of two logits."""
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
@@ -46,7 +44,6 @@ class Rewriting:
     conditions: tuple[str, ...]
     conditioning: tuple[Conditioning, ...]
     exact: Difference
-    """The difference in float64."""
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int

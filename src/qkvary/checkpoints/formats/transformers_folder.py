@@ -32,7 +32,6 @@ OWN_TOKENIZER = "qkvary_tokenizer.json"
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 OWN = "qkvary"
-"""Our ``model_type``."""
 
 
 def recognises(path: Path) -> bool:

@@ -224,7 +224,6 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 """Tensors that hold divisors of the rotary frequencies."""
 LARGEST_LIST = 2**16
-"""Maximum number of bytes of such a tensor."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:

@@ -56,7 +56,6 @@ SMALLEST = 2.0**-14
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
 """Matrices that every file stores in f32, like norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
-"""The value of ``general.file_type`` for each type."""
 
 
 class GgufNetwork(NamedTuple):

@@ -57,11 +57,9 @@ class Blocks(NamedTuple):
     """The size and the bytes of a block, in which a tensor type stores its values."""
 
     number: int
-    """The number of the type in files."""
     size: int
     """Values per block; a row consists of whole blocks."""
     block_bytes: int
-    """Bytes per block."""
 
 
 BLOCKS: Mapping[str, Blocks] = {
@@ -261,7 +259,6 @@ class _Entry(NamedTuple):
     place: int
     """The first byte, counted from the first tensor."""
     size: int
-    """Bytes."""
 
 
 def _read_entry(reader: _Reader) -> _Entry:

@@ -31,7 +31,6 @@ _PIECE_FLAGS: Mapping[str, bool] = {
     "add_bos_token": True,
     "remove_extra_whitespaces": False,
 }
-"""Settings that change the tokens of a text, with llama.cpp's defaults."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 

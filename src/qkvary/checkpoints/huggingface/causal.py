@@ -27,7 +27,6 @@ from qkvary.checkpoints.huggingface.cache import NetworkCache
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
-"""The version of ``network`` in ``config.json``."""
 
 _MARK = "_is_hf_initialized"
 """The attribute that transformers sets on initialised parameters."""
@@ -44,9 +43,7 @@ class QKVConfig(PreTrainedConfig):
     network: dict[str, Any] | None = None
     """``to_dict`` of a ``LanguageModelConfig``."""
     network_format: int = FORMAT
-    """The version of the field ``network``."""
     use_cache: bool = True
-    """The default of ``use_cache``, except in training."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.network_format != FORMAT:

@@ -30,11 +30,8 @@ class FastTokenizer(NamedTuple):
 
     library: LibraryModel
     beginning: str | None
-    """The name of the token that begins a text."""
     end: str | None
-    """The name of the token that ends a text."""
     notes: tuple[str, ...]
-    """Differences from our tokenizer, one sentence each."""
 
 
 def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:

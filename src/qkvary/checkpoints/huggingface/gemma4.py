@@ -28,9 +28,7 @@ Layout = Literal["value and slice", "rotate when read"]
 token."""
 
 GLOBAL = "full_attention"
-"""The name that transformers gives layers without a window."""
 FIXED_ROTATIONS = ("default", "proportional")
-"""Rotary embeddings whose frequencies do not depend on the length of the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,6 @@ class KeyFromValue:
     gain: nn.Parameter
     """The weight of the key norm, one value per channel."""
     rotary: nn.Module
-    """The module that returns cosine and sine of each position."""
     angles: int
     """The number of rotated channel pairs; they are the first channels of each half of a head."""
 

@@ -30,7 +30,6 @@ IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the training images by channel, for pixels in [0, 1]."""
 DEPTHS = (3, 4, 6, 3)
-"""Number of blocks in each stage of ResNet-34."""
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
 

@@ -41,18 +41,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _ACTIVATIONS = {"gelu-tanh": "gelu_new"}
-"""Our names of activations that transformers calls differently."""
 
 
 class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of the stock architecture (GPT-2, Llama, DeepSeek V3, ...)."""
     weights: Weights
     """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """The differences between the export and the network, one sentence each."""
 
     def build(self) -> Any:
         """Build the ``transformers`` model."""

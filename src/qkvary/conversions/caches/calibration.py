@@ -14,18 +14,15 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
-"""One window in ``HELD_OUT`` is held out if no other text is given for it."""
 
 
 class Texts(NamedTuple):
     """Windows of tokens that do not overlap."""
 
     fitted: Int[Tensor, "windows tokens"]
-    """The windows that the conversion is fitted to."""
     trained: Int[Tensor, "more tokens"]
     """The windows that a distillation trains on; they include the fitted ones."""
     held_out: Int[Tensor, "others tokens"]
-    """The windows on which losses are measured."""
 
 
 def read_texts(

@@ -40,7 +40,6 @@ class LayerOutcome:
     """The error of the layer's output before the refit, relative to the output (root mean
     squares)."""
     refitted_error: float
-    """The same error after the refit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

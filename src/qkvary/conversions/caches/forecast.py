@@ -42,7 +42,6 @@ class Forecast:
     """Whether the divergence of each layer was measured; otherwise it is estimated from the
     spectrum."""
     lost: tuple[float | None, ...]
-    """The share of its spectrum that each layer drops."""
     spectra: tuple[Float[Tensor, " numbers"] | None, ...]
     """The share that each layer would drop, by the number of channels of its joint tensor."""
     seconds_per_token: float

@@ -37,7 +37,6 @@ from qkvary.training.config import (
 from qkvary.training.loop import train
 
 BATCH_TOKENS = 4096
-"""Tokens per training step."""
 PASS_TOKENS = 512
 """Tokens per forward pass on a CPU; on other devices a step is one pass."""
 LEARNING_RATE = 5e-4
@@ -58,7 +57,6 @@ class DistillationConfig(TaskConfig):
     higher_is_better: ClassVar[bool] = False
     has_test: ClassVar[bool] = False
     name: Literal["distillation"] = "distillation"
-    """Constant; it identifies the task in a record."""
     original: str
     """sha256 of the weights of the original network."""
     converted: str

@@ -37,7 +37,6 @@ class LayerMaps:
 
     config: AttentionConfig
     query: Float[Tensor, "inputs heads head_dim"]
-    """The query map; scores are its scaled products with the key map."""
     key: Float[Tensor, "inputs kv_heads head_dim"]
     value: Float[Tensor, "inputs kv_heads head_dim"]
     output: Float[Tensor, "heads head_dim d_model"]

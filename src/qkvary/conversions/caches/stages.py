@@ -24,7 +24,6 @@ from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
-"""Number of tokens of the text that a forecast uses."""
 LAYER_STEP = 8
 """Number of channels that --layers auto assigns at a time."""
 PASSES = 2.4
@@ -39,7 +38,6 @@ class Plan:
     """The settings of a conversion."""
 
     method: str
-    """The name of a method, one of ``method_names()``."""
     budget: Budget
     by_layer: bool = False
     """Whether layers whose conversion costs more loss keep larger caches."""
@@ -47,7 +45,6 @@ class Plan:
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
     precision: Precision = "full"
-    """Precision of the matrix products in the distillation."""
     seed: int = 0
 
 
@@ -77,7 +74,6 @@ class SmallerCache:
     statement: str
     forecast: Forecast | None
     stages: tuple[Stage, ...]
-    """The stages; the first is the unchanged network."""
     layers: tuple[LayerOutcome, ...]
     """The outcome of each layer; empty if nothing was converted."""
     fitted_tokens: int
