@@ -97,6 +97,14 @@ def rotated_first(layer: AttentionConfig) -> list[int]:
     return [*range(still, layer.size_per_head), *range(still)]
 
 
+def paired_first(layer: AttentionConfig) -> list[int]:
+    """Return llama.cpp's order of our channels in a head: rotated pairs first, then the others."""
+    rotated = layer.position.rotary_dim(layer.size_per_head)
+    still, half = layer.size_per_head - rotated, rotated // 2
+    pairs = [still + k + part for k in range(half) for part in (0, half)]
+    return [*pairs, *range(still)]
+
+
 def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
     """Convert our tensor to transformers' layout or, if ``is_stored``, a stored one to ours."""
     if row.change == "interleaved" and len(tensor) % (3 * size) == 0:

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
@@ -26,7 +25,7 @@ from qkvary.checkpoints.llama2c_header import (
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import read_pieces
-from qkvary.checkpoints.stock_parts import restore_order
+from qkvary.checkpoints.stock_parts import paired_first, restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.configs import rotary_divisors
 from qkvary.checkpoints.gguf.families import ARCHITECTURE, Expressed, convert_family, describe_sizes
 from qkvary.checkpoints.gguf.files import Tensor as StoredTensor
 from qkvary.checkpoints.gguf.files import pack_file
 from qkvary.checkpoints.gguf.headers import BLOCKS, CHAT_TEMPLATE, MAGIC, TensorType
-from qkvary.checkpoints.gguf.rotation import paired_first, rotary_divisors
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.models import ExportResult, LoadedModel
@@ -32,7 +32,7 @@ from qkvary.checkpoints.stock_networks import (
     find_obstacle,
     plain_weights,
 )
-from qkvary.checkpoints.stock_parts import name_weights, rotated_first
+from qkvary.checkpoints.stock_parts import name_weights, paired_first, rotated_first
 from qkvary.checkpoints.structure import check_structure
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import make_directory, write_output

@@ -20,9 +20,8 @@ from qkvary.arch.families.written import comparable, write_as
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, make_config, read_sizes
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile, Stored
-from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.stock_networks import find_parameter
-from qkvary.checkpoints.stock_parts import PLUS_ONE, name_weights, rotated_first
+from qkvary.checkpoints.stock_parts import PLUS_ONE, name_weights, paired_first, rotated_first
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 

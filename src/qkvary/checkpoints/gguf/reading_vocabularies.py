@@ -17,7 +17,7 @@ from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceToken
 from qkvary.storage.errors import DamagedError, UsageError
 
 _KEY = "tokenizer.ggml."
-_ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _PIECE_VALUES: Mapping[str, object] = {
     "add_eos_token": False,
     "unknown_token_id": 0,
@@ -32,7 +32,6 @@ _PIECE_FLAGS: Mapping[str, bool] = {
     "remove_extra_whitespaces": False,
 }
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
-_WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 class _Vocabulary:
@@ -83,12 +82,8 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
-    def unescape(match: re.Match[bytes]) -> bytes:
-        if match[1] is not None:
-            return bytes((int(match[1], 16),))
-        return _WHITESPACE.get(match[2], match[2])
-
-    texts = [_ESCAPED.sub(unescape, token) for token in vocabulary.plain()]
+    plain = vocabulary.plain()
+    texts = [_ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), token) for token in plain]
     if texts == [bytes((byte,)) for byte in range(256)]:
         return ByteTokenizer(has_separator=vocabulary.has_separator)
     return _make_alphabet(texts, vocabulary)
