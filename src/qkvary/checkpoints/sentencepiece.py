@@ -19,7 +19,7 @@ _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4
 _CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
 _USER_DEFINED = 4
-_CONTROLS = (b"<unk>", b"<s>", b"</s>")
+PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
@@ -44,7 +44,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
-        != _CONTROLS,
+        != PIECE_NAMES,
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:

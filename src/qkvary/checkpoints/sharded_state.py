@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.tensor_files import contents_of, read_tensors
-from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileContents, Manifest
 
@@ -93,37 +92,13 @@ class Reader:
         wanted = {name: self.wanted(kind, name, sum(counts)) for name, counts in listed.items()}
         pieces: dict[str, list[Tensor]] = {name: [] for name in listed}
         for number in range(table["count"]):
-            rows = {name: counts[number] for name, counts in listed.items()}
             parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
             if any(parts.values()) or number % self.count == self.number:
-                file = _file(kind, number, table["count"])
-                for name, tensor in _read_shard(folder, manifest, file, rows, parts).items():
+                path = manifest.check_file(folder, _file(kind, number, table["count"]))
+                found = read_tensors(path, lambda name, _rows, chosen=parts: chosen[name])
+                for name, tensor in found.items():
                     pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}
-
-
-def _read_shard(
-    folder: Path,
-    manifest: Manifest,
-    file: str,
-    rows: Mapping[str, int],
-    wanted: Mapping[str, range],
-) -> dict[str, Tensor]:
-    mismatch = DamagedError(
-        f"{folder / file} does not hold the rows that the manifest lists for this file"
-    )
-
-    def choose(name: str, count: int) -> range:
-        if count != rows.get(name):
-            raise mismatch
-        return wanted[name]
-
-    tensors = read_tensors(manifest.check_file(folder, file), choose)
-    if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
-        name: (len(part),) for name, part in wanted.items()
-    }:
-        raise mismatch
-    return tensors
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
-from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
+from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, TokenType
 from qkvary.checkpoints.latent_sizes import explain
+from qkvary.checkpoints.sentencepiece import PIECE_NAMES, SPACE
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer

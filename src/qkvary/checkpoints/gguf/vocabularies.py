@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 from qkvary.checkpoints.gguf.splitting import find_splitting
-from qkvary.checkpoints.sentencepiece import SPACE
+from qkvary.checkpoints.sentencepiece import PIECE_NAMES, SPACE
 from qkvary.data.byte_pairs import SEPARATOR, BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import (
@@ -27,7 +27,6 @@ from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
 """A merge that never applies, for vocabularies without merges: the list must not be empty."""
-PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
 class TokenType(IntEnum):

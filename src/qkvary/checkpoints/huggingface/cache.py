@@ -57,13 +57,6 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Return the maximum number of tokens, or -1 if there is none."""
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
-    def offload(self) -> None:
-        """Refuse to offload."""
-        raise ValueError("expected a cache on the device of its network, got an offloaded one")
-
-    def prefetch(self) -> None:
-        """Do nothing: nothing is offloaded."""
-
     def activate_past_recording(self) -> None:
         """Make an empty layer with a window keep all tokens, so that some can be removed later."""
         stored = self.stored

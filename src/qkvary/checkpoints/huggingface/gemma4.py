@@ -136,9 +136,7 @@ _EXACT_LAYERS = (ValueAndSliceLayer, RotateWhenReadLayer)
 _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
-def exact_cache(
-    model: nn.Module, *, layout: Layout = "value and slice", offloading: bool = False
-) -> DynamicCache:
+def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> DynamicCache:
     """Make an empty exact cache of smaller size for ``past_key_values`` of a Gemma 4.
 
     Args:
@@ -146,7 +144,6 @@ def exact_cache(
         layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
             but rotates every stored key at every step. To learn the positions, it adds a hook to
             the model, which ``uninstall`` removes.
-        offloading: As in ``DynamicCache``.
 
     Raises:
         ValueError: if no layer shares key and value, or the layout saves nothing.
@@ -155,7 +152,7 @@ def exact_cache(
     makers = _find_makers(text, layout)
     if layout == "rotate when read" and text not in _HOOKS:
         _hook(text, None)
-    cache = DynamicCache(config=cast("Any", text).config, offloading=offloading)
+    cache = DynamicCache(config=cast("Any", text).config)
     _swap_layers(cache, makers, layout)
     return cache
 
