@@ -17,22 +17,6 @@ from qkvary.conversions.draft import (
 )
 from qkvary.storage.errors import UsageError
 
-SKIPS = {
-    "attention": "a skip around attention but not around the feed-forward network",
-    "feed-forward": "a skip around the feed-forward network but not around attention",
-    "none": "no skips",
-    "both": "both skips",
-}
-_BIAS = (
-    "no {0} bias (or a {0} bias in a layer with no rotation, a separate query and the core softmax)"
-)
-BIASES: dict[Role, str] = {
-    "query": "no query bias",
-    "key": _BIAS.format("key"),
-    "value": _BIAS.format("value"),
-}
-"""The condition on the bias of each role, in words; see ``check_bias``."""
-
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
     """Return a network in which a role is the layer input, in every layer or in one."""
@@ -43,8 +27,11 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
             "not allow a change of basis (Theorem 8.2); train with norm none"
         )
     layers, statement = _choose_layers(draft, options, role)
-    skips = SKIPS[config.block.skips]
+    skips = f"skips around {config.block.skips}" if config.block.skips != "none" else "no skips"
     conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
+    bias = f"no {role} bias"
+    if role != "query":
+        bias += ", or one without rotation, with a separate query and the core softmax"
     bases: list[Basis] = [None] * draft.blocks
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
@@ -61,7 +48,7 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
         config=moved.config,
         weights=moved.weights,
         statement=statement,
-        conditions=(*conditions, f"square and invertible {role} matrices", BIASES[role]),
+        conditions=(*conditions, f"square and invertible {role} matrices", bias),
         conditioning=tuple(measured),
         notes=tuple(notes),
     )

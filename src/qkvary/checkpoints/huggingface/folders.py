@@ -10,15 +10,14 @@ from safetensors.torch import save as to_safetensors
 from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from qkvary.arch.families.written import write_language_model
 from qkvary.checkpoints.catalog import EXPORT_KIND
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import StockExport, export_stock
 from qkvary.checkpoints.latent_sizes import LATENT
 from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds
-from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -99,10 +98,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        others = (one for one in TITLES if find_obstacle(network.config, one) is None)
-        own = to != "hf" and write_language_model(network.config) is not None
-        able = next(others, "hf" if own else "transformers")
-        raise UsageError(f"{error}; --to {able} can") from None
+        raise UsageError(f"{error}; --to transformers expresses every network") from None
     # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.
