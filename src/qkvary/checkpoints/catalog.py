@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.tokenizer_files import load_tokenizer
@@ -32,37 +33,15 @@ BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
 
 
-class CheckpointFormat(Protocol):
-    """The interface of every module in ``formats``."""
-
-    FORMAT: str
-    """The name of the format and its files."""
-
-    def recognises(self, path: Path) -> bool:
-        """Return whether a file or folder has this format."""
-        ...
-
-    def load(self, path: Path) -> LoadedModel:
-        """Load the checkpoint, and a tokenizer if there is one.
-
-        Raises:
-            UsageError: if it cannot be read, or has parts that our networks lack.
-            DamagedError: if it is damaged.
-            NewerFormatError: if a newer qkvary wrote it.
-            UnsafeError: if it is a pickle, which could run code.
-        """
-        ...
-
-
 def format_names() -> tuple[str, ...]:
     """Return the names of the format modules."""
     stems = (path.stem for path in _FOLDER.glob("*.py"))
     return tuple(sorted(stem for stem in stems if stem[0] != "_"))
 
 
-def load_format(name: str) -> CheckpointFormat:
-    """Return the module of a format."""
-    return cast("CheckpointFormat", import_module(f"qkvary.checkpoints.formats.{name}"))
+def load_format(name: str) -> ModuleType:
+    """Return the module of a format, with its title ``FORMAT``, ``recognises`` and ``load``."""
+    return import_module(f"qkvary.checkpoints.formats.{name}")
 
 
 def require_tokenizer(

@@ -70,7 +70,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
     weights = dict(layer.weights)
     change = weights["q_proj.weight"]
     weights["q_proj.weight"] = change + torch.eye(len(change), dtype=change.dtype)
-    plain = _replace(config, query_form="plain")
+    plain = replace_variant(config, query_form="plain")
     factor = config.identity_correction / plain.identity_correction
     scale_sources(weights, ("q", QUERY_ROPE), factor)
     return LayerDraft(plain, weights, layer.name)
@@ -170,11 +170,12 @@ def _move_sources(
         if names[role] != IDENTITY:
             place = changed.roles[role]
             kept |= {f"{place}_proj.{name}": one for name, one in parts[names[role]].items()}
-    moved = LayerDraft(_replace(config, sharing=changed), kept, layer.name)
+    moved = LayerDraft(replace_variant(config, sharing=changed), kept, layer.name)
     return scale_scores(moved, 1.0 if own is not None else config.identity_correction)
 
 
-def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
+def replace_variant(config: AttentionConfig, **fields: Any) -> AttentionConfig:
+    """Return a layer whose variant has other fields."""
     variant = dataclasses.replace(config.variant, **fields)
     return dataclasses.replace(config, variant=variant)
 

@@ -4,6 +4,7 @@ Every conversion is named after its file. Importing this module does not import 
 conversion does.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,20 +23,6 @@ _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
 BY_LAYER = ("latent", "shared")
 """The methods with a spectrum, which can choose a size for each layer."""
-
-
-class Rewrite(Protocol):
-    """The interface of every module in ``rewrites``."""
-
-    STATEMENT: str
-    """The theorem or proposition that the rewrite applies."""
-
-    def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
-        """Return the new network, or refuse it if a condition does not hold.
-
-        The draft is in float64, and may be changed in place.
-        """
-        ...
 
 
 class Method(Protocol):
@@ -58,9 +45,9 @@ def rewrite_names() -> tuple[str, ...]:
     return _names(REWRITES)
 
 
-def load_rewrite(name: str) -> Rewrite:
-    """Return the module of a rewrite."""
-    return cast("Rewrite", _load("rewrite", name, REWRITES))
+def load_rewrite(name: str) -> "Callable[[Draft, RewriteOptions], Rewritten]":
+    """Return the function of a rewrite, which may change the draft in place."""
+    return _load("rewrite", name, REWRITES).rewrite
 
 
 def method_names() -> tuple[str, ...]:

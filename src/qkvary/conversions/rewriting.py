@@ -64,7 +64,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     """
     check_structure(network)
     dtype = network.embedding.dtype
-    found = load_rewrite(name).rewrite(make_draft(network), options)
+    found = load_rewrite(name)(make_draft(network), options)
     exact = build_model(found.config, found.weights, None, "the rewritten network").network
     double = LanguageModel(network.config).double().eval()
     double.load_state_dict(network.state_dict())
