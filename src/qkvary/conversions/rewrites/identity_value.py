@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from qkvary.conversions.identity import rewrite_identity
+from qkvary.conversions.bases import rewrite_identity
 
 rewrite = partial(rewrite_identity, role="value")
