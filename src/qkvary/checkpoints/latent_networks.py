@@ -11,17 +11,20 @@ epsilon. The gain of the norm scales the tensor up again:
 which is 2^-27.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
+from qkvary.arch.families.attention_fields import read_rotation, rotary_section
+from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import Source, share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.latent_sizes import LatentSizes, explain
 from qkvary.checkpoints.stock_names import list_tensors
 from qkvary.checkpoints.stock_parts import Side, Weights
 from qkvary.nn.attention import Attention
@@ -29,6 +32,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 TRAIN = (
     "train a network of the form Q-K=V@decoupled-16@kv-norm, for example with qkvary train "
@@ -36,8 +40,65 @@ TRAIN = (
 )
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
+LATENT = "deepseek_v3"
+_EXPECTED: dict[str, object] = {
+    "q_lora_rank": None,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "rope_interleave": True,
+}
 _Form = tuple[int, bool]
 """The number of KV heads, and whether these are blocks of the shared tensor (else a latent)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSizes:
+    """The sizes of a network, whose layers are all dense."""
+
+    d_model: int
+    d_ff: int
+    num_layers: int
+    heads: int
+    head_dim: int
+    """Channels of a head's key and value without the rotary ones."""
+    rope: int
+    width: int
+    """Channels of the tensor that keys and values are made of."""
+    max_tokens: int
+    tied_head: bool
+    rotary_base: float
+    norm_eps: float
+    kv_norm_eps: float = KV_NORM_EPS
+    """The epsilon of the norm of that tensor."""
+
+
+def read_latent_sizes(fields: Fields) -> LatentSizes:
+    """Return the sizes of a configuration."""
+    for name, expected in _EXPECTED.items():
+        if fields.content.get(name, expected) != expected:
+            raise fields.refuse(name, json.dumps(expected))
+    layers, head_dim = fields.size("num_hidden_layers"), fields.size("v_head_dim")
+    if fields.count("first_k_dense_replace") != layers:
+        raise fields.refuse("first_k_dense_replace", f"{layers}, so that no layer has experts,")
+    if fields.size("qk_nope_head_dim") != head_dim:
+        raise fields.refuse("qk_nope_head_dim", f"{head_dim}, the v_head_dim,")
+    section = rotary_section(fields)
+    if section.text("rope_type", "type", default="default") != "default":
+        name = "rope_type" if section.has("rope_type") else "type"
+        raise section.refuse(name, "plain rotary positions (default)")
+    return LatentSizes(
+        d_model=fields.size("hidden_size"),
+        d_ff=fields.size("intermediate_size"),
+        num_layers=layers,
+        heads=fields.size("num_attention_heads"),
+        head_dim=head_dim,
+        rope=fields.size("qk_rope_head_dim"),
+        width=fields.size("kv_lora_rank"),
+        max_tokens=fields.size("max_position_embeddings"),
+        tied_head=fields.flag("tie_word_embeddings", default=False),
+        rotary_base=read_rotation(fields).rotary_base,
+        norm_eps=fields.number("rms_norm_eps", default=1e-6),
+    )
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:

@@ -7,10 +7,9 @@ is split into tokens are read. Models that are neither BPE models nor character 
 import struct
 from collections.abc import Iterable, Iterator
 
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_ENTRIES
+from qkvary.storage.untrusted_files import MAX_ENTRIES, explain
 
 SPACE = "▁".encode()
 """The character that stands for a space in pieces."""

@@ -15,11 +15,10 @@ from qkvary.checkpoints.formats.transformers_folder import (
     holds,
     read_folder,
 )
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import explain, read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
 

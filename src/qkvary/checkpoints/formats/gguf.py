@@ -22,8 +22,7 @@ from qkvary.checkpoints.gguf.configs import (
 from qkvary.checkpoints.gguf.files import unpack_tensor
 from qkvary.checkpoints.gguf.headers import GgufFile, list_files, read_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
-from qkvary.checkpoints.latent_networks import read_latent_network
-from qkvary.checkpoints.latent_sizes import LATENT, read_latent_sizes
+from qkvary.checkpoints.latent_networks import LATENT, read_latent_network, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.stock_parts import Weights, paired_first, read_weights, rotated_first
 from qkvary.storage.errors import DamagedError, UsageError

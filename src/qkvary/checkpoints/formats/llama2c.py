@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
     ROTARY_BASE,
@@ -28,7 +27,7 @@ from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.checkpoints.stock_parts import paired_first, restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, explain, only_file, read_file
 
 FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")

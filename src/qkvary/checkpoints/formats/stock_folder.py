@@ -27,8 +27,12 @@ from qkvary.checkpoints.formats.transformers_folder import (
     read_own_tokenizer,
     read_part,
 )
-from qkvary.checkpoints.latent_networks import read_latent_network
-from qkvary.checkpoints.latent_sizes import LATENT, LatentSizes, read_latent_sizes
+from qkvary.checkpoints.latent_networks import (
+    LATENT,
+    LatentSizes,
+    read_latent_network,
+    read_latent_sizes,
+)
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.checkpoints.stock_names import list_tensors

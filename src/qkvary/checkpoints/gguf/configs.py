@@ -16,9 +16,9 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.stock_names import GGUF_NAMES
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 FAMILIES: Mapping[str, str] = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "phi3", "olmo2", "smollm3")},

@@ -10,12 +10,12 @@ from typing import Any, cast
 from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
 from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, TokenType
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.sentencepiece import PIECE_NAMES, SPACE
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 _KEY = "tokenizer.ggml."
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")

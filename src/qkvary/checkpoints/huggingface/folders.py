@@ -15,7 +15,7 @@ from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import StockExport, export_stock
-from qkvary.checkpoints.latent_sizes import LATENT
+from qkvary.checkpoints.latent_networks import LATENT
 from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure

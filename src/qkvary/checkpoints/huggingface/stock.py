@@ -19,8 +19,7 @@ from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
-from qkvary.checkpoints.latent_networks import latent_width
-from qkvary.checkpoints.latent_sizes import LATENT
+from qkvary.checkpoints.latent_networks import LATENT, latent_width
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     choose_architecture,
