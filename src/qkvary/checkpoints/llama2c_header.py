@@ -77,11 +77,6 @@ class Header(NamedTuple):
             **({} if self.tied else {"head_weight": (self.vocabulary, dim)}),
         }
 
-    @property
-    def file_bytes(self) -> int:
-        """The size of the file in bytes."""
-        return HEADER.size + 4 * sum(math.prod(shape) for shape in self.parts().values())
-
 
 def list_files(path: Path) -> list[Path]:
     """Return a ``.bin`` file, or all ``.bin`` files of a folder except tokenizers."""
@@ -109,10 +104,10 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
             f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected an even "
             "number of channels per head, and a number of KV heads that divides the number of heads"
         )
-    if file_bytes != header.file_bytes:
+    expected = HEADER.size + 4 * sum(math.prod(shape) for shape in header.parts().values())
+    if file_bytes != expected:
         raise DamagedError(
-            f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} that its "
-            "header states"
+            f"{where} has {file_bytes:,} bytes instead of the {expected:,} that its header states"
         )
     return header
 

@@ -33,7 +33,7 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
+from qkvary.storage.untrusted_files import StrPath, explain, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the metadata; the manifest has its own."""
@@ -177,10 +177,8 @@ def build_model(
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
             finite.
     """
-    try:
+    with explain(where, "has an invalid configuration"):
         expected = network_parameters(config).total
-    except ValueError as error:
-        raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
     # The size of parts from a user's file is not known before they are built.
     if expected != found and not not_counted(config):

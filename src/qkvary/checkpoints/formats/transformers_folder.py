@@ -23,7 +23,7 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, explain, read_file
 
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -63,15 +63,10 @@ def holds(path: Path, text: bytes) -> bool:
 def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
     """Return the folder and its ``config.json``; ``path`` is the folder or its weights file."""
     folder = path.parent if path.name == WEIGHTS else path
-    where = folder / CONFIG
-    try:
-        return folder, parse_object(
-            read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), str(where)
-        )
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{where} cannot be used: {error}") from None
+    where = str(folder / CONFIG)
+    data = read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    with explain(where, "cannot be used"):
+        return folder, parse_object(data, where)
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
