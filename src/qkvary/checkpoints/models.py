@@ -135,6 +135,11 @@ def save_model(
     about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
     if own := own_classes(model.config):
         about["needs"] = {kind.__name__: version_of(kind) for kind in own}
+    write_folder(path, files, about)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes], about: Mapping[str, JsonValue]) -> None:
+    """Write a folder with a manifest, durably, and read it again."""
     make_directory(path.absolute().parent)
     manifest = describe(files, about=about)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})

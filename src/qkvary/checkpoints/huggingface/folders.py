@@ -16,15 +16,13 @@ from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import StockExport, export_stock
 from qkvary.checkpoints.latent_networks import LATENT
-from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds
+from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds, write_folder
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
-from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
@@ -74,10 +72,7 @@ def export_folder(
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
     if chat_template:
         files[TEMPLATE] = chat_template.encode()
-    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": architecture})
-    make_directory(path.absolute().parent)
-    atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
-    read_manifest(path).read_all(path)
+    write_folder(path, files, {"kind": EXPORT_KIND, "architecture": architecture})
     return ExportResult(
         files={name: len(data) for name, data in files.items()},
         architecture=architecture,

@@ -19,7 +19,6 @@ from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
@@ -135,8 +134,8 @@ def run_stages(
         network: The network, in evaluation mode; it is not changed.
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
-        healing: The folder for the checkpoints of the distillation. A distillation that was stopped
-            resumes from this folder.
+        healing: The folder for the checkpoints of the distillation, from which a stopped one
+            resumes; without it, nothing is healed.
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next stage begins.
         stop: Called before each step of a distillation; returns whether to stop.
@@ -146,10 +145,6 @@ def run_stages(
         StoppedError: if the distillation was stopped.
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)
-    if plan.heal_tokens and healing is None:
-        raise UsageError(
-            "expected a folder for the checkpoints of the distillation, got none; choices: --out"
-        )
     stages: list[Stage] = []
     compared = Comparison(network, texts.held_out)
 
