@@ -49,12 +49,8 @@ def require_tokenizer(
 ) -> tuple[LoadedModel, Tokenizer]:
     """Return the checkpoint with its own or the named tokenizer, and the tokenizer itself.
 
-    Args:
-        loaded: The checkpoint.
-        name: The name or path of the checkpoint.
-        reference: The tokenizer: anything that :func:`load_tokenizer` accepts, the path of a
-            ``tok512.bin`` from llama2.c, or the path of a SentencePiece ``.model``. None uses the
-            checkpoint's own tokenizer.
+    ``reference`` is anything that :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c,
+    or a ``.model`` of SentencePiece; None stands for the checkpoint's own tokenizer.
 
     Raises:
         UsageError: if there is no tokenizer, if ``reference`` is given although the checkpoint has
@@ -112,13 +108,7 @@ def check_output(reference: StrPath, out: StrPath) -> None:
 
 
 def load_checkpoint(reference: StrPath) -> LoadedModel:
-    """Load a language model and its tokenizer from any known format.
-
-    Args:
-        reference: A file, the folder of a model, or the name of a checkpoint.
-
-    Returns:
-        The network and its tokenizer. The tokenizer is ``None`` if the checkpoint has no tokenizer.
+    """Load a language model and its tokenizer, if it has one, from any known format.
 
     Raises:
         UsageError: if the checkpoint does not exist or has no known format.

@@ -103,12 +103,6 @@ def save_model(
 ) -> None:
     """Write a model as a folder, durably; an existing model is replaced.
 
-    Args:
-        path: The folder.
-        model: The model.
-        tokenizer: The tokenizer of the model's vocabulary.
-        chat_template: The Jinja template with which engines turn messages into a prompt.
-
     Raises:
         UsageError: if ``path`` holds something other than a model, the tokenizer does not fit, a
             weight is not finite, or a layer of the network was replaced.

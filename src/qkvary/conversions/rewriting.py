@@ -51,12 +51,7 @@ class Rewriting:
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
-    """Rewrite a network, and compare the logits before and after.
-
-    Args:
-        name: A rewrite from ``rewrite_names()``.
-        network: A network in evaluation mode; it is not changed.
-        options: The options of the user.
+    """Rewrite a network, which is not changed, and compare the logits before and after.
 
     Raises:
         UsageError: if the rewrite is unknown, its conditions do not hold, or it changes logits by

@@ -37,19 +37,7 @@ _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
 MOST_DIMENSIONS = 4
 STRING, ARRAY = 8, 9
-SCALARS: Mapping[int, str] = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 """The format characters of ``struct``, by the number of the value type in a file."""
 
 

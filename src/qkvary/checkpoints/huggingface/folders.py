@@ -42,12 +42,6 @@ def export_folder(
 ) -> ExportResult:
     """Write a model for transformers; an existing export is replaced.
 
-    Args:
-        loaded: The network and its tokenizer, if it has one.
-        path: The folder.
-        to: The class to export to.
-        chat_template: The Jinja template with which engines turn messages into a prompt.
-
     Raises:
         UsageError: if the class cannot express the network, a layer of the network was replaced, or
             ``path`` holds something other than an export.

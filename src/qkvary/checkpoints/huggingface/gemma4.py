@@ -162,14 +162,7 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
 
     This includes the caches that ``generate`` makes. The model gets a hook that replaces the layers
     of empty dynamic caches; the model's code and weights are unchanged. A static or quantised cache
-    is refused when it is used.
-
-    Args:
-        model: A Hugging Face Gemma 4: the whole model, or its language model alone.
-        layout: See ``exact_cache``.
-
-    Raises:
-        ValueError: under the same conditions as in ``exact_cache``.
+    is refused when it is used. The arguments and errors are those of ``exact_cache``.
     """
     text = _find_text_model(model)
     _find_makers(text, layout)

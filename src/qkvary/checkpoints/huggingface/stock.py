@@ -63,10 +63,6 @@ class StockExport(NamedTuple):
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
     """Express a network as GPT-2, Llama (rotary) or DeepSeek V3 (decoupled), or else as a family.
 
-    Args:
-        network: A language model.
-        to: The architecture; by default the one that fits.
-
     Raises:
         ValueError: if the architecture cannot express it, with the first reason.
     """
