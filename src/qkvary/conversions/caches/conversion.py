@@ -7,6 +7,7 @@ activations are kept.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,6 @@ from qkvary.checkpoints.structure import check_structure, make_language_model
 from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import read_layer
-from qkvary.conversions.catalog import Method
 from qkvary.conversions.draft import replace_layers
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
@@ -55,7 +55,7 @@ class Conversion:
 
 
 def choose_network(
-    config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
+    config: LanguageModelConfig, method: ModuleType, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
     """Return the configuration of the network that a method makes."""
     check_layers(config)
@@ -71,7 +71,7 @@ def choose_network(
 def convert_network(
     network: LanguageModel,
     config: LanguageModelConfig,
-    method: Method,
+    method: ModuleType,
     tokens: Int[Tensor, "windows tokens"],
     *,
     on_progress: Progress = ignore,

@@ -13,6 +13,7 @@ million parameters, the forecast is 2 to 4 times the measured increase.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +23,6 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.conversion import embed_windows, load_attention, observe
 from qkvary.conversions.caches.divergence import divergence_sum
 from qkvary.conversions.caches.layer_maps import Converted, read_layer
-from qkvary.conversions.catalog import Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
@@ -64,7 +64,7 @@ class Forecast:
 def forecast(
     network: LanguageModel,
     config: LanguageModelConfig,
-    method: Method,
+    method: ModuleType,
     tokens: Int[Tensor, "windows tokens"],
     *,
     probed: int = PROBED,

@@ -128,10 +128,10 @@ def run_stages(
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SmallerCache:
-    """Convert a network, and heal it if the plan says so.
+    """Convert a network, which is not changed, and heal the new one if the plan says so.
 
     Args:
-        network: The network, in evaluation mode; it is not changed.
+        network: The network, in evaluation mode.
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
         healing: The folder for the checkpoints of the distillation, from which a stopped one
@@ -141,7 +141,7 @@ def run_stages(
         stop: Called before each step of a distillation; returns whether to stop.
 
     Raises:
-        UsageError: if the network cannot be converted at all, or cannot be converted to this size.
+        UsageError: if the network cannot be converted to this size.
         StoppedError: if the distillation was stopped.
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)
