@@ -31,14 +31,10 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
             raise UsageError("expected --cache, such as 50%, or --bytes-per-token, not both")
-        for name, value, most in (
-            ("a share of the cache", self.share, 1.0),
-            ("bytes per token", self.bytes_per_token, float("inf")),
-        ):
-            if value is not None and not 0 < value < most:
-                raise UsageError(
-                    f"expected {name} above 0{' and below 100%' * (most == 1)}, got {value:g}"
-                )
+        if self.share is not None and not 0 < self.share < 1:
+            raise UsageError(
+                f"expected a share of the cache above 0 and below 100%, got {self.share:g}"
+            )
 
     def share_of(self, config: LanguageModelConfig) -> float:
         """Return the size that the budget allows, relative to the present cache."""
