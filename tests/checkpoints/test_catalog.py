@@ -17,9 +17,7 @@ from tests.checkpoints.test_models import make_model
 from tests.reference import char_gpt, llama2c
 
 
-def test_every_format_is_recognised_as_itself_only_and_has_its_configuration(
-    tmp_path: Path,
-) -> None:
+def test_every_format_is_recognised_as_itself_only_and_loads(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
@@ -35,10 +33,7 @@ def test_every_format_is_recognised_as_itself_only_and_has_its_configuration(
     for folder, name in {**dict(zip(known, known, strict=True)), "latent": "stock_folder"}.items():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / folder)]
         assert found == [name]
-        config = load_format(name).read_config(tmp_path / folder)
-        built = load_format(name).load(tmp_path / folder).network.config
-        # Which keys the heads of DeepSeek share is in its weights.
-        assert config == (None if folder == "latent" else built)
+        assert load_format(name).load(tmp_path / folder).network.config.vocabulary
 
 
 def test_a_file_of_a_checkpoint_stands_for_its_folder(tmp_path: Path) -> None:

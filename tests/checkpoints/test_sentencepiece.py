@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer
-from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.data.tokenizers import make_tokenizer
 from qkvary.inference.streaming import detokenize
 from qkvary.storage.errors import DamagedError, UsageError
@@ -30,14 +30,11 @@ NAME = field(1, 2, b"identity")
         (NAME + field(4, 0, b"\1"), True),
         (NAME + field(4, 0, b"\x80\x01"), True),
         (NAME, True),
-        (b"", True),
     ],
 )
 def test_the_flag_is_found_or_the_default_holds(normalizer: bytes, expected: bool) -> None:
     eight = field(9, 1, b"12345678")
-    data = PIECE + field(3, 2, normalizer) + eight + PIECE
-    assert joins_spaces(data, "m") is expected
-    assert joins_spaces(PIECE, "m") is True
+    assert read_pieces(model(field(3, 2, normalizer), eight), "m").joins_spaces is expected
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,7 @@ def test_the_flag_is_found_or_the_default_holds(normalizer: bytes, expected: boo
 )
 def test_invalid_messages_are_rejected(data: bytes) -> None:
     with pytest.raises(DamagedError, match="m is not a SentencePiece model"):
-        joins_spaces(data, "m")
+        read_pieces(data, "m")
 
 
 def pack_model(pieces: Sequence[bytes], scores: Sequence[float], *more: bytes) -> bytes:

@@ -15,7 +15,6 @@ from qkvary.checkpoints.sharded_state import (
     row_counts,
     shard_metadata,
 )
-from qkvary.checkpoints.training_state import read_state
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import (
     Manifest,
@@ -26,7 +25,6 @@ from qkvary.storage.manifest import (
     write_checked,
     write_manifest,
 )
-from tests.checkpoints.loaded_states import load_training_state
 from tests.storage.damage import damaged_copies, trials
 
 SHAPES = {"a": (11, 3), "b": (7,), "one": (1, 5), "wide": (2, 13)}
@@ -137,30 +135,3 @@ def test_no_damage_is_silent(tmp_path: Path) -> None:
             read(folder, 5, 1 + number % 4)
         before = read(folder, 3, 1 + number % 4)
         assert torch.equal(before[0]["weights"]["scale"], tensors(3)["weights"]["scale"])
-
-
-def test_rows_that_are_not_the_listed_ones_are_refused(tmp_path: Path) -> None:
-    """A manifest that is sound by itself, but says something else than the files."""
-    save(tmp_path, 3, 2)
-    folder = step_folder(tmp_path, 3)
-    manifest = read_manifest(folder)
-    about = {**manifest.about}
-    note = about["shards"]
-    assert isinstance(note, dict)
-    note["rows"]["weights"]["b"] = [3, 4]  # type: ignore[index, call-overload]
-    with pytest.raises(DamagedError, match=r"weights-00001-of-00002.*rows"):
-        Reader().read(folder, Manifest(files=manifest.files, about=about))
-
-
-def test_the_newest_valid_state_is_loaded(tmp_path: Path) -> None:
-    save(tmp_path, 3, 2)
-    save(tmp_path, 5, 3)
-    (step_folder(tmp_path, 5) / "optimizer-00002-of-00003.safetensors").unlink()
-    reported: list[str] = []
-    state = load_training_state(tmp_path, reported.append)
-    assert state
-    assert state.step == 3
-    assert len(reported) == 1
-    assert "optimizer-00002-of-00003.safetensors cannot be read" in reported[0]
-    with pytest.raises(DamagedError):
-        read_state(tmp_path, 5, accept=lambda _about: None)

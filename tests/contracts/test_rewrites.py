@@ -19,8 +19,6 @@ def test_every_file_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", rewrite_names())
-def test_file_is_a_rewrite_that_explains_itself(name: str) -> None:
-    module = load_rewrite(name)
-    assert callable(module.rewrite)
-    assert module.STATEMENT.startswith(("Theorem", "Proposition", "Section"))
+def test_file_is_a_rewrite_that_the_guide_explains(name: str) -> None:
+    assert callable(load_rewrite(name))
     assert f"`{name}`" in GUIDE.read_text("utf-8")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.tokenizer_files import load_tokenizer
@@ -23,7 +24,6 @@ from qkvary.storage.untrusted_files import (
 )
 
 if TYPE_CHECKING:
-    from qkvary.arch.networks import LanguageModelConfig
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
@@ -33,56 +33,15 @@ BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
 
 
-class CheckpointFormat(Protocol):
-    """The interface of every module in ``formats``."""
-
-    FORMAT: str
-    """The name of the format and its files."""
-    TOKENIZER_FILES: tuple[str, ...]
-    """File names of tokenizers that may be next to the weights; {} is the vocabulary size."""
-
-    def recognises(self, path: Path) -> bool:
-        """Return whether a file or folder has this format."""
-        ...
-
-    def read_config(self, path: Path) -> LanguageModelConfig | None:
-        """Return the configuration without the weights, or ``None`` if it depends on them.
-
-        Raises:
-            UsageError: if it cannot be read, or has parts that our networks lack.
-            DamagedError: if it is damaged.
-            NewerFormatError: if a newer qkvary wrote it.
-            UnsafeError: if it is a pickle, which could run code.
-        """
-        ...
-
-    def load(self, path: Path) -> LoadedModel:
-        """Load the checkpoint, and a tokenizer if there is one.
-
-        Raises:
-            QkvaryError: as :meth:`read_config`.
-        """
-        ...
-
-
 def format_names() -> tuple[str, ...]:
     """Return the names of the format modules."""
     stems = (path.stem for path in _FOLDER.glob("*.py"))
     return tuple(sorted(stem for stem in stems if stem[0] != "_"))
 
 
-def load_format(name: str) -> CheckpointFormat:
-    """Return the module of a format."""
-    return cast("CheckpointFormat", import_module(f"qkvary.checkpoints.formats.{name}"))
-
-
-def is_export(path: Path) -> bool:
-    """Return whether a folder with a manifest was written for transformers.
-
-    Raises:
-        DamagedError: if the manifest is invalid.
-    """
-    return read_manifest(path).about.get("kind") == EXPORT_KIND
+def load_format(name: str) -> ModuleType:
+    """Return the module of a format, with its title ``FORMAT``, ``recognises`` and ``load``."""
+    return import_module(f"qkvary.checkpoints.formats.{name}")
 
 
 def require_tokenizer(
@@ -90,12 +49,8 @@ def require_tokenizer(
 ) -> tuple[LoadedModel, Tokenizer]:
     """Return the checkpoint with its own or the named tokenizer, and the tokenizer itself.
 
-    Args:
-        loaded: The checkpoint.
-        name: The name or path of the checkpoint.
-        reference: The tokenizer: anything that :func:`load_tokenizer` accepts, the path of a
-            ``tok512.bin`` from llama2.c, or the path of a SentencePiece ``.model``. None uses the
-            checkpoint's own tokenizer.
+    ``reference`` is anything that :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c,
+    or a ``.model`` of SentencePiece; None stands for the checkpoint's own tokenizer.
 
     Raises:
         UsageError: if there is no tokenizer, if ``reference`` is given although the checkpoint has
@@ -105,14 +60,9 @@ def require_tokenizer(
     if reference is None:
         if loaded.tokenizer is not None:
             return loaded, loaded.tokenizer
-        path = find_checkpoint(name)
-        known = None if (path / MANIFEST_NAME).is_file() else _find_format(path)
-        names = known.TOKENIZER_FILES if known else ()
-        files = " or ".join(one.format(vocabulary) for one in names)
-        place = f"put {files} next to the weights, or " if files else ""
         raise UsageError(
-            f"{name} has no tokenizer: {place}give one with --tokenizer (gpt2, bytes, a "
-            "tokenizer.json, a tok512.bin of llama2.c, or a .model of SentencePiece)"
+            f"{name} has no tokenizer: give one with --tokenizer (gpt2, bytes, a tokenizer.json, a "
+            "tok512.bin of llama2.c, or a .model of SentencePiece)"
         )
     if loaded.tokenizer is not None:
         raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")
@@ -157,37 +107,8 @@ def check_output(reference: StrPath, out: StrPath) -> None:
         )
 
 
-def read_config(reference: StrPath) -> LanguageModelConfig | None:
-    """Return the configuration of a checkpoint, or ``None`` if it depends on the weights.
-
-    Raises:
-        UsageError: if the checkpoint does not exist, or has parts that our networks lack.
-        DamagedError: if it is damaged.
-    """
-    path = find_checkpoint(reference)
-    if _is_own(path):
-        return import_module("qkvary.checkpoints.models").read_config(path)
-    known = _find_format(path)
-    return None if known is None else known.read_config(path)
-
-
-def _is_own(path: Path) -> bool:
-    return (path / MANIFEST_NAME).is_file() and not is_export(path)
-
-
-def _find_format(path: Path) -> CheckpointFormat | None:
-    formats = (load_format(name) for name in format_names())
-    return next((one for one in formats if one.recognises(path)), None)
-
-
 def load_checkpoint(reference: StrPath) -> LoadedModel:
-    """Load a language model and its tokenizer from any known format.
-
-    Args:
-        reference: A file, the folder of a model, or the name of a checkpoint.
-
-    Returns:
-        The network and its tokenizer. The tokenizer is ``None`` if the checkpoint has no tokenizer.
+    """Load a language model and its tokenizer, if it has one, from any known format.
 
     Raises:
         UsageError: if the checkpoint does not exist or has no known format.
@@ -195,12 +116,14 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
         UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     path = find_checkpoint(reference)
-    if _is_own(path):
+    if (path / MANIFEST_NAME).is_file() and read_manifest(path).about.get("kind") != EXPORT_KIND:
         return import_module("qkvary.checkpoints.models").load_model(path)
-    if found := _find_format(path):
-        return found.load(path)
+    formats = [load_format(name) for name in format_names()]
+    for one in formats:
+        if one.recognises(path):
+            return one.load(path)
     refuse_pickles(path)
-    known = "; ".join(load_format(name).FORMAT for name in format_names())
+    known = "; ".join(one.FORMAT for one in formats)
     raise UsageError(
         f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "
         f"wrote; {known}"

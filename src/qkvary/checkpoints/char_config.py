@@ -5,8 +5,8 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import explain
 
 # The supported network; other values are rejected.
 _EXPECTED: dict[str, object] = {

@@ -4,7 +4,7 @@ Templates are copied between checkpoints and into exports; they are never run he
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,19 +39,18 @@ def read_chat_template(reference: object) -> str | None:
 def _read(folder: Path, name: str) -> str | None:
     data = read_part(folder, name, limit=MAX_SIDE_FILE_BYTES)
     try:
-        if name == TEMPLATE:
-            return data.decode()
-        found = parse_config(data, str(folder / name)).get("chat_template")
+        text = data.decode() if name == TEMPLATE else _choose(parse_config(data, name))
+        # JSON may hold surrogates, which no file can store.
+        (text or "").encode()
     except ValueError as error:
         raise DamagedError(f"{folder / name} has no readable chat template: {error}") from None
+    return text
+
+
+def _choose(content: Mapping[str, Any]) -> str | None:
+    found = content.get("chat_template")
     if isinstance(found, list):
-        entries = cast("Iterable[Mapping[str, Any]]", found)
-        named = (one for one in entries if isinstance(one, dict) and one.get("name") == "default")
+        entries = [one for one in cast("list[Any]", found) if isinstance(one, dict)]
+        named = (one for one in entries if one.get("name") == "default")
         found = next((one.get("template") for one in named), None)
-    if not isinstance(found, str):
-        return None
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise DamagedError(f"{folder / name} has no readable chat template: {error}") from None
-    return found
+    return found if isinstance(found, str) else None

@@ -11,17 +11,20 @@ epsilon. The gain of the norm scales the tensor up again:
 which is 2^-27.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
+from qkvary.arch.families.attention_fields import read_rotation, rotary_section
+from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import Source, share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.latent_sizes import LatentSizes, explain
 from qkvary.checkpoints.stock_names import list_tensors
 from qkvary.checkpoints.stock_parts import Side, Weights
 from qkvary.nn.attention import Attention
@@ -29,23 +32,77 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 TRAIN = (
     "train a network of the form Q-K=V@decoupled-16@kv-norm, for example with qkvary train "
     "lm-10m-portable"
 )
-"""Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
+LATENT = "deepseek_v3"
+_EXPECTED: dict[str, object] = {
+    "q_lora_rank": None,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "rope_interleave": True,
+}
 _Form = tuple[int, bool]
 """The number of KV heads, and whether these are blocks of the shared tensor (else a latent)."""
 
 
-def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features of a network that latent attention does not support.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSizes:
+    """The sizes of a network, whose layers are all dense."""
 
-    A network that has one of these features cannot be converted.
-    """
+    d_model: int
+    d_ff: int
+    num_layers: int
+    heads: int
+    head_dim: int
+    """Channels of a head's key and value without the rotary ones."""
+    rope: int
+    width: int
+    """Channels of the tensor that keys and values are made of."""
+    max_tokens: int
+    tied_head: bool
+    rotary_base: float
+    norm_eps: float
+    kv_norm_eps: float = KV_NORM_EPS
+    """The epsilon of the norm of that tensor."""
+
+
+def read_latent_sizes(fields: Fields) -> LatentSizes:
+    """Return the sizes of a configuration."""
+    for name, expected in _EXPECTED.items():
+        if fields.content.get(name, expected) != expected:
+            raise fields.refuse(name, json.dumps(expected))
+    layers, head_dim = fields.size("num_hidden_layers"), fields.size("v_head_dim")
+    if fields.count("first_k_dense_replace") != layers:
+        raise fields.refuse("first_k_dense_replace", f"{layers}, so that no layer has experts,")
+    if fields.size("qk_nope_head_dim") != head_dim:
+        raise fields.refuse("qk_nope_head_dim", f"{head_dim}, the v_head_dim,")
+    section = rotary_section(fields)
+    if section.text("rope_type", "type", default="default") != "default":
+        name = "rope_type" if section.has("rope_type") else "type"
+        raise section.refuse(name, "plain rotary positions (default)")
+    return LatentSizes(
+        d_model=fields.size("hidden_size"),
+        d_ff=fields.size("intermediate_size"),
+        num_layers=layers,
+        heads=fields.size("num_attention_heads"),
+        head_dim=head_dim,
+        rope=fields.size("qk_rope_head_dim"),
+        width=fields.size("kv_lora_rank"),
+        max_tokens=fields.size("max_position_embeddings"),
+        tied_head=fields.flag("tie_word_embeddings", default=False),
+        rotary_base=read_rotation(fields).rotary_base,
+        norm_eps=fields.number("rms_norm_eps", default=1e-6),
+    )
+
+
+def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features of a network that latent attention does not support."""
     for layer in config.layers:
         variant = layer.variant
         if variant.decoupled is None:
@@ -64,11 +121,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features of a network outside attention that Llama and DeepSeek do not support.
-
-    A network that has one of these features cannot be converted. ``positions`` names the kind of
-    positions that the attention layers have.
-    """
+    """Yield the features outside attention that Llama and DeepSeek do not support."""
     block = config.block
     if config.positions != "none":
         yield (
@@ -114,10 +167,8 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
     """Return the largest power of two that scales ``shared`` so that the next norm has no effect.
 
-    The next norm has no effect except for a constant factor if its epsilon, ``epsilon``, is much
-    larger than the mean square of its input. ``shared`` is the matrix that computes this input from
-    the output of the preceding norm, whose gain is ``norm``. Before this gain is applied, the mean
-    square of that output is 1.
+    The input of that norm is the output of the norm with the gain ``norm``, times ``shared``. The
+    norm only divides by a constant if ``epsilon`` is much larger than the mean square of its input.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -188,11 +239,7 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the factor by which the shared tensor of a layer was scaled down on export.
-
-    The result is ``None`` if the tensor was not scaled down, so that the norm layer that follows
-    normalises the tensor.
-    """
+    """Return the factor by which an export scaled the shared tensor down; ``None`` without one."""
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")
     shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]
@@ -257,7 +304,6 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
 
 
 def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
-    """Return the attention weights of a layer, and remove them from ``weights``."""
     kv_heads, picks_blocks = form
     query, down, up = (
         weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")

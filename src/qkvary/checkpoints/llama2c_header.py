@@ -52,10 +52,7 @@ class Header(NamedTuple):
         return self.dim // self.n_heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header, keyed by our names, in file order.
-
-        In a name, ``{}`` stands for the layer's number, which is the array's first index.
-        """
+        """Return the shapes of the arrays in file order; ``{}`` in a name stands for the layer."""
         dim, hidden, narrow = self.dim, self.hidden_dim, self.n_kv_heads * self.head_dim
         layer: dict[str, tuple[int, ...]] = {
             "attention_norm": (dim,),
@@ -79,11 +76,6 @@ class Header(NamedTuple):
             "sines": (self.seq_len, self.head_dim // 2),
             **({} if self.tied else {"head_weight": (self.vocabulary, dim)}),
         }
-
-    @property
-    def file_bytes(self) -> int:
-        """The size of the file in bytes."""
-        return HEADER.size + 4 * sum(math.prod(shape) for shape in self.parts().values())
 
 
 def list_files(path: Path) -> list[Path]:
@@ -112,10 +104,10 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
             f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected an even "
             "number of channels per head, and a number of KV heads that divides the number of heads"
         )
-    if file_bytes != header.file_bytes:
+    expected = HEADER.size + 4 * sum(math.prod(shape) for shape in header.parts().values())
+    if file_bytes != expected:
         raise DamagedError(
-            f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} that its "
-            "header states"
+            f"{where} has {file_bytes:,} bytes instead of the {expected:,} that its header states"
         )
     return header
 

@@ -33,13 +33,11 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
+from qkvary.storage.untrusted_files import StrPath, explain, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the metadata; the manifest has its own."""
 KIND = "language model"
-MOST_LAYERS = 1_000
-"""Maximum number of layers of a configuration that is read without the network's weights."""
 MOST_SHARED_LAYERS = 10_000
 """Maximum number of layers that share one block; more is taken for damage."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -55,7 +53,6 @@ class LoadedModel(NamedTuple):
     network: LanguageModel
     """The network, in evaluation mode on the CPU, in the stored dtype."""
     tokenizer: Tokenizer | None
-    """The tokenizer, if the checkpoint has one."""
 
     def to(self, device: str, dtype: str | None, weights: str | None = None) -> "LoadedModel":
         """Move the network to a device and a dtype, in place.
@@ -106,12 +103,6 @@ def save_model(
 ) -> None:
     """Write a model as a folder, durably; an existing model is replaced.
 
-    Args:
-        path: The folder.
-        model: The model.
-        tokenizer: The tokenizer of the model's vocabulary.
-        chat_template: The Jinja template with which engines turn messages into a prompt.
-
     Raises:
         UsageError: if ``path`` holds something other than a model, the tokenizer does not fit, a
             weight is not finite, or a layer of the network was replaced.
@@ -138,6 +129,11 @@ def save_model(
     about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
     if own := own_classes(model.config):
         about["needs"] = {kind.__name__: version_of(kind) for kind in own}
+    write_folder(path, files, about)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes], about: Mapping[str, JsonValue]) -> None:
+    """Write a folder with a manifest, durably, and read it again."""
     make_directory(path.absolute().parent)
     manifest = describe(files, about=about)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
@@ -168,17 +164,6 @@ def load_model(path: Path) -> LoadedModel:
     return build_model(config, weights, tokenizer, str(path))
 
 
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration that ``save_model`` wrote, without reading the weights.
-
-    Raises:
-        DamagedError: if the folder was changed.
-        UnsafeError: if its manifest names a file outside of it.
-    """
-    manifest = read_manifest(path)
-    return parse_config(manifest.read(path, _CONFIG), path / _CONFIG, MOST_LAYERS)
-
-
 def build_model(
     config: LanguageModelConfig,
     weights: Mapping[str, Tensor],
@@ -187,17 +172,12 @@ def build_model(
 ) -> LoadedModel:
     """Build a network with these weights.
 
-    The number of weights is checked before the network is allocated, unless the network has parts
-    whose size is only known after they are built.
-
     Raises:
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
             finite.
     """
-    try:
+    with explain(where, "has an invalid configuration"):
         expected = network_parameters(config).total
-    except ValueError as error:
-        raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
     # The size of parts from a user's file is not known before they are built.
     if expected != found and not not_counted(config):

@@ -19,11 +19,7 @@ from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:
-    """Return the model that a reference names.
-
-    The reference is looked up as a named size first, then as a local file or folder, and then as an
-    id of the Hugging Face hub.
-    """
+    """Return the model of a named size, else of a local file or folder, else of a hub id."""
     name = read_name(reference, "the name or path of a model")
     path = None
     if not has_size(name):

@@ -7,10 +7,9 @@ is split into tokens are read. Models that are neither BPE models nor character 
 import struct
 from collections.abc import Iterable, Iterator
 
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_ENTRIES
+from qkvary.storage.untrusted_files import MAX_ENTRIES, explain
 
 SPACE = "▁".encode()
 """The character that stands for a space in pieces."""
@@ -19,19 +18,9 @@ _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4
 _CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
 _USER_DEFINED = 4
-_CONTROLS = (b"<unk>", b"<s>", b"</s>")
+PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
-
-
-def joins_spaces(data: bytes, where: str) -> bool:
-    """Return whether the model's normaliser strips and collapses spaces."""
-    try:
-        normalizer = _merge_messages(_fields(data), _NORMALIZER)
-    except (IndexError, ValueError):
-        raise DamagedError(f"{where} is not a SentencePiece model") from None
-    # Collapsing is the default, which files omit.
-    return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
@@ -54,7 +43,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
-        != _CONTROLS,
+        != PIECE_NAMES,
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:
@@ -63,6 +52,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
+            # Files omit the default, which is 1.
             joins_spaces=bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1)),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
@@ -75,7 +65,6 @@ def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterato
 def _merge_messages(
     fields: Iterable[tuple[int, int | bytes]], number: int
 ) -> dict[int, int | bytes]:
-    """Return the fields of a message; later ones override earlier ones."""
     return {
         name: value for message in _messages(fields, number) for name, value in _fields(message)
     }

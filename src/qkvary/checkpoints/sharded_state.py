@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.tensor_files import contents_of, read_tensors
-from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileContents, Manifest
 
@@ -39,19 +38,12 @@ _SHARDS = "shards"
 
 
 def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
-    """Return the name of the file of one process, or of the file of the unsharded tensors.
-
-    The file of a process holds the rows that this process stores.
-    """
+    """Return the name of the file of one process, or of the unsharded tensors (``count`` 0)."""
     return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
 def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
-    """Return the contents of files by name.
-
-    If ``count`` is 0, the files hold the unsharded tensors; otherwise, they hold the rows that
-    process ``number`` of ``count`` stores.
-    """
+    """Return the contents of the files of a process, or of the unsharded tensors (``count`` 0)."""
     return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -74,16 +66,13 @@ class Reader:
     """One of the processes that read a checkpoint."""
 
     number: int = 0
-    """The rank of the process."""
     count: int = 1
-    """The number of processes."""
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor, on the CPU.
+        """Return the requested rows of every tensor, on the CPU; a tensor without any is empty.
 
-        A tensor of which no rows are requested is empty. Files that hold no requested rows are
-        divided among the readers and only verified.
+        Files that hold no requested rows are divided among the readers and only verified.
         """
         return {
             kind: {
@@ -103,38 +92,13 @@ class Reader:
         wanted = {name: self.wanted(kind, name, sum(counts)) for name, counts in listed.items()}
         pieces: dict[str, list[Tensor]] = {name: [] for name in listed}
         for number in range(table["count"]):
-            rows = {name: counts[number] for name, counts in listed.items()}
             parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
             if any(parts.values()) or number % self.count == self.number:
-                file = _file(kind, number, table["count"])
-                for name, tensor in _read_shard(folder, manifest, file, rows, parts).items():
+                path = manifest.check_file(folder, _file(kind, number, table["count"]))
+                found = read_tensors(path, lambda name, _rows, chosen=parts: chosen[name])
+                for name, tensor in found.items():
                     pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}
-
-
-def _read_shard(
-    folder: Path,
-    manifest: Manifest,
-    file: str,
-    rows: Mapping[str, int],
-    wanted: Mapping[str, range],
-) -> dict[str, Tensor]:
-    """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
-    mismatch = DamagedError(
-        f"{folder / file} does not hold the rows that the manifest lists for this file"
-    )
-
-    def choose(name: str, count: int) -> range:
-        if count != rows.get(name):
-            raise mismatch
-        return wanted[name]
-
-    tensors = read_tensors(manifest.check_file(folder, file), choose)
-    if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
-        name: (len(part),) for name, part in wanted.items()
-    }:
-        raise mismatch
-    return tensors
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:

@@ -17,7 +17,6 @@ GGUF_NAMES: Mapping[StockArchitecture, str] = {
     "llama": "llama",
     "deepseek": "deepseek2",
 }
-"""The names of these architectures in llama.cpp."""
 
 Change = Literal["", "transposed", "interleaved"]
 """``transposed``: transformers stores the matrix as [inputs, outputs], the others as [outputs,
@@ -32,15 +31,12 @@ class Row(NamedTuple):
     """
 
     theirs: str
-    """The name in transformers."""
     gguf: str
-    """The name in llama.cpp."""
     ours: str
     """The name in our network without sharing. If the tensor joins several of our tensors, their
     names are separated by commas.
     ``latent_networks`` makes the tensors that none of our networks has."""
     change: Change = ""
-    """How layout or values differ in transformers; empty if they do not."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
@@ -170,11 +166,7 @@ _PARAMETERS = ("embedding", "position_embedding", "head_weight")
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:
-    """Yield the full names of all tensors that a network of this family may have.
-
-    The names come in the order of the family's name table. ``family`` is a Hugging Face
-    ``model_type``, or the name of a stock architecture.
-    """
+    """Yield the names of all tensors of a family (a ``model_type``) or of a stock architecture."""
     for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
         kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")
         for layer in range(layers if "{}" in row.gguf else 1):

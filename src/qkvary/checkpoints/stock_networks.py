@@ -50,11 +50,7 @@ _TERMS = {
 def find_obstacle(
     config: LanguageModelConfig, to: StockArchitecture, more: Iterable[str] = ()
 ) -> str | None:
-    """Return the first reason why an architecture cannot express a network, or ``None``.
-
-    ``more`` contains further obstacles, namely those of the program that will run the exported
-    network.
-    """
+    """Return the first reason why an architecture cannot express a network, or ``None``."""
     found = (_obstacles(config, to), more, _RULES[to](config))
     return next(chain.from_iterable(found), None)
 
@@ -62,10 +58,9 @@ def find_obstacle(
 def plain_weights(
     network: LanguageModel, to: StockArchitecture, *, bias: bool, out_bias: bool
 ) -> Weights:
-    """Return the weights of the network with every shared projection copied.
+    """Return the weights by our names in the network's dtype, with shared projections copied.
 
-    The weights have our names and the network's dtype. ``bias`` and ``out_bias`` say whether the
-    attention of Llama has these biases; GPT-2 has a bias everywhere.
+    ``bias`` and ``out_bias`` say whether Llama's attention has these; GPT-2 has a bias everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()
@@ -193,10 +188,6 @@ def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
 def _list_roles(
     network: LanguageModel, kv_heads: int, *, bias: bool
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters of query, key and value, each as a linear map of the layer input.
-
-    A projection that several roles share is copied.
-    """
     for index, part in enumerate(network.stack.blocks):
         config = part.attention.config
         query, key, value = make_role_maps(part.attention)

@@ -19,7 +19,6 @@ from qkvary.checkpoints.structure import make_language_model
 from qkvary.storage.errors import DamagedError, UsageError
 
 Side = Literal["theirs", "gguf"]
-"""The program: transformers or llama.cpp."""
 Weights = dict[str, Tensor]
 Order = Callable[[AttentionConfig], Sequence[int]]
 """Returns, for each channel of the other program's heads, the channel of ours."""
@@ -98,6 +97,14 @@ def rotated_first(layer: AttentionConfig) -> list[int]:
     return [*range(still, layer.size_per_head), *range(still)]
 
 
+def paired_first(layer: AttentionConfig) -> list[int]:
+    """Return llama.cpp's order of our channels in a head: rotated pairs first, then the others."""
+    rotated = layer.position.rotary_dim(layer.size_per_head)
+    still, half = layer.size_per_head - rotated, rotated // 2
+    pairs = [still + k + part for k in range(half) for part in (0, half)]
+    return [*pairs, *range(still)]
+
+
 def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
     """Convert our tensor to transformers' layout or, if ``is_stored``, a stored one to ours."""
     if row.change == "interleaved" and len(tensor) % (3 * size) == 0:
@@ -107,10 +114,8 @@ def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
 
 
 def _is_turned(name: str) -> bool:
-    """Return whether the rows of a parameter are query or key channels, which may be rotated."""
     return name.rpartition(".")[0].endswith(_IN_HEADS)
 
 
 def _order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
-    """Return a tensor of whole heads with the channels of every head in another order."""
     return tensor.unflatten(0, (-1, size))[:, list(order)].flatten(0, 1)

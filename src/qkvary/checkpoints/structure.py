@@ -10,7 +10,6 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 _LISTED = 3
-"""Maximum number of differences that a message lists."""
 
 
 def check_structure(network: LanguageModel) -> None:

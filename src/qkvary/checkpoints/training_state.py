@@ -29,12 +29,10 @@ class TrainingState:
     """Everything needed to resume a run exactly."""
 
     step: int
-    """Number of completed steps."""
     weights: Mapping[str, Tensor]
     """Parameters and buffers, by name."""
     optimizer: Mapping[str, Tensor]
     about: Mapping[str, JsonValue]
-    """All other state."""
 
 
 def state_sha256(

@@ -40,7 +40,6 @@ class LayerDraft:
     weights: dict[str, Tensor]
     """The layer's parameters in float64."""
     name: str
-    """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
         """Return the name of the matrix in a source's projection that multiplies the input."""
@@ -71,7 +70,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
     weights = dict(layer.weights)
     change = weights["q_proj.weight"]
     weights["q_proj.weight"] = change + torch.eye(len(change), dtype=change.dtype)
-    plain = _replace(config, query_form="plain")
+    plain = replace_variant(config, query_form="plain")
     factor = config.identity_correction / plain.identity_correction
     scale_sources(weights, ("q", QUERY_ROPE), factor)
     return LayerDraft(plain, weights, layer.name)
@@ -171,11 +170,12 @@ def _move_sources(
         if names[role] != IDENTITY:
             place = changed.roles[role]
             kept |= {f"{place}_proj.{name}": one for name, one in parts[names[role]].items()}
-    moved = LayerDraft(_replace(config, sharing=changed), kept, layer.name)
+    moved = LayerDraft(replace_variant(config, sharing=changed), kept, layer.name)
     return scale_scores(moved, 1.0 if own is not None else config.identity_correction)
 
 
-def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
+def replace_variant(config: AttentionConfig, **fields: Any) -> AttentionConfig:
+    """Return a layer whose variant has other fields."""
     variant = dataclasses.replace(config.variant, **fields)
     return dataclasses.replace(config, variant=variant)
 
@@ -237,11 +237,7 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Remove the bias of a source (a projection).
-
-    The bias of a key cancels in the softmax. The bias of a value moves to the bias of the output
-    projection.
-    """
+    """Remove the bias of a projection: a value's moves to the output bias, a key's cancels."""
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

@@ -4,18 +4,17 @@ Every conversion is named after its file. Importing this module does not import 
 conversion does.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
-    from qkvary.arch.attention import AttentionConfig
-    from qkvary.conversions.caches.layer_maps import Converted, LayerMaps
     from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 
 _HERE = Path(__file__).parent
@@ -24,46 +23,14 @@ BY_LAYER = ("latent", "shared")
 """The methods with a spectrum, which can choose a size for each layer."""
 
 
-class Rewrite(Protocol):
-    """The interface of every module in ``rewrites``."""
-
-    STATEMENT: str
-    """The theorem or proposition that the rewrite applies."""
-
-    def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
-        """Return the new network, or refuse it if a condition does not hold.
-
-        The draft is in float64, and may be changed in place.
-        """
-        ...
-
-
-class Method(Protocol):
-    """The interface of every module in ``caches.methods``."""
-
-    STATEMENT: str
-    """The new form, as a clause of a sentence."""
-
-    def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
-        """Return the configuration of the converted layer.
-
-        The new layer caches at most ``numbers`` values per token.
-        """
-        ...
-
-    def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":
-        """Return the weights for the form that ``choose`` returned."""
-        ...
-
-
 def rewrite_names() -> tuple[str, ...]:
     """Return the names of all rewrites, sorted."""
     return _names(REWRITES)
 
 
-def load_rewrite(name: str) -> Rewrite:
-    """Return the module of a rewrite."""
-    return cast("Rewrite", _load("rewrite", name, REWRITES))
+def load_rewrite(name: str) -> "Callable[[Draft, RewriteOptions], Rewritten]":
+    """Return the function of a rewrite, which may change the draft in place."""
+    return _load("rewrite", name, REWRITES).rewrite
 
 
 def method_names() -> tuple[str, ...]:
@@ -71,9 +38,14 @@ def method_names() -> tuple[str, ...]:
     return _names(METHODS)
 
 
-def load_method(name: str) -> Method:
-    """Return the module of a method that makes the cache smaller."""
-    return cast("Method", _load("method", name, METHODS))
+def load_method(name: str) -> ModuleType:
+    """Return the module of a method that makes the cache smaller.
+
+    ``STATEMENT`` is its new form as a clause, ``choose(layer, numbers)`` returns the configuration
+    of a layer that caches at most so many values per token, and ``convert(maps, config)`` its
+    weights.
+    """
+    return _load("method", name, METHODS)
 
 
 def _names(folder: str) -> tuple[str, ...]:

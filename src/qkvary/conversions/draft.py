@@ -16,13 +16,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import check_seed, check_whole
+from qkvary.text.numbers import check_seed
 
 MOST_CONDITION = 1e6
 """Matrices with a larger condition number are refused; up to this one, logits stay equal to within
 1e-9."""
-LARGEST_LAYER = 2**40
-"""The largest accepted layer number; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,6 @@ class RewriteOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.layer is not None:
-            check_whole("layer", self.layer, low=1, high=LARGEST_LAYER)
         check_seed(self.seed)
 
 
@@ -71,7 +67,6 @@ class Conditioning:
     matrix: str
     """The name of the matrix, such as ``W_Q of layer 3``."""
     number: float
-    """The condition number: the largest singular value over the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +81,6 @@ class Rewritten:
     conditions: tuple[str, ...]
     """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...] = ()
-    """The matrices that were inverted."""
     notes: tuple[str, ...] = ()
     """Further changes, one sentence each."""
 
@@ -118,10 +112,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
 def replace_layers(
     config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
 ) -> LanguageModelConfig:
-    """Return the configuration with different attention in some blocks.
-
-    If all layers share one block, the attention of this block is replaced.
-    """
+    """Return the configuration with different attention in some blocks."""
     if config.shared_blocks:
         return dataclasses.replace(config, attention=layers[0])
     every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]

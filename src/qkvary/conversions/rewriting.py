@@ -25,9 +25,7 @@ class Difference(NamedTuple):
     """The difference between the logits of two networks on the same tokens."""
 
     dtype: str
-    """The number format of both networks."""
     largest: float
-    """The largest absolute difference of two logits."""
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
@@ -46,7 +44,6 @@ class Rewriting:
     conditions: tuple[str, ...]
     conditioning: tuple[Conditioning, ...]
     exact: Difference
-    """The difference in float64."""
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int
@@ -54,12 +51,7 @@ class Rewriting:
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
-    """Rewrite a network, and compare the logits before and after.
-
-    Args:
-        name: A rewrite from ``rewrite_names()``.
-        network: A network in evaluation mode; it is not changed.
-        options: The options of the user.
+    """Rewrite a network, which is not changed, and compare the logits before and after.
 
     Raises:
         UsageError: if the rewrite is unknown, its conditions do not hold, or it changes logits by
@@ -67,7 +59,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     """
     check_structure(network)
     dtype = network.embedding.dtype
-    found = load_rewrite(name).rewrite(make_draft(network), options)
+    found = load_rewrite(name)(make_draft(network), options)
     exact = build_model(found.config, found.weights, None, "the rewritten network").network
     double = LanguageModel(network.config).double().eval()
     double.load_state_dict(network.state_dict())

@@ -10,7 +10,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,17 @@ def short_reason(error: BaseException) -> str:
     """Return the message of a parser's error in one line of limited length."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."
+
+
+@contextmanager
+def explain(where: str, what: str = "does not describe a network") -> Generator[None]:
+    """Turn the ``ValueError`` of an invalid value into a ``DamagedError`` that names the file."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{where} {what}: {short_reason(error)}") from None
 
 
 def check_regular_file(path: Path) -> int:

@@ -27,7 +27,7 @@ from torch import Tensor
 from qkvary.arch.labels import format_label
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.conversions.draft import RewriteOptions
-from qkvary.conversions.relu_skips import absorb_skip, decide_skip
+from qkvary.conversions.rewrites.absorb_skip import absorb_skip, decide_skip
 from qkvary.conversions.rewriting import Rewriting, run_rewrite
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.markdown import table_markdown

@@ -15,6 +15,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
+from tests.checkpoints.test_sentencepiece import pack_model
 from tests.conftest import examples
 from tests.reference import llama2c
 
@@ -77,11 +78,10 @@ def test_any_text_is_encoded_so_and_comes_back(text: str) -> None:
     assert b"".join(pieces).decode() == text
 
 
-def test_the_original_tokenizer_model_decides_about_spaces(tmp_path: Path) -> None:
+def test_the_original_tokenizer_model_is_preferred(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "model")
     assert load(tmp_path / "model").tokenizer.encode("a  b ")[-1] == 259 + 12  # type: ignore[union-attr]
-    normalizer = bytes((1 << 3 | 2, 1)) + b"i" + bytes((4 << 3, 1))
-    data = bytes((3 << 3 | 2, len(normalizer))) + normalizer
+    data = pack_model(PIECES, SCORES)
     (tmp_path / "model" / f"tok{SIZES['vocab_size']}.model").write_bytes(data)
     tokenizer = load(tmp_path / "model").tokenizer
     assert tokenizer is not None

@@ -83,10 +83,10 @@ def test_bytes_are_those_that_the_costs_promise(model: Any, layout: Layout, shar
         for cache in (stock, smaller)
     ]
     assert expected.layers == GLOBAL_LAYERS
-    assert measured == [rows * expected.bytes_now, rows * expected.bytes_then]
-    assert 1 - measured[1] / measured[0] == share
     positions = 0 if layout == "value and slice" else 4 * rows * length
-    assert gemma4.cache_bytes(smaller) == storage_bytes(smaller.layers) + positions
+    assert measured == [rows * expected.bytes_now, rows * expected.bytes_then + positions]
+    assert 1 - (measured[1] - positions) / measured[0] == share
+    assert gemma4.cache_bytes(smaller) == storage_bytes(smaller.layers)
     uninstall(model)
 
 
@@ -119,23 +119,6 @@ def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: 
     assert len(found.scores) == len(expected.scores)
     for one, other in zip(found.scores, expected.scores, strict=True):
         assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_assisted_generation_crops_rejected_tokens(model: Any, layout: Layout) -> None:
-    assistant = build(seed=1, num_hidden_layers=7)
-    with torch.no_grad():
-        assistant.model.norm.weight.mul_(1 + 0.5 * torch.randn(64))
-    ids = tokens(1, 8)
-    mask = torch.ones_like(ids)
-    expected = generate(model, ids, mask, assistant_model=assistant)
-    for one in (model, assistant):
-        install(one, layout=layout)
-    found = generate(model, ids, mask, assistant_model=assistant)
-    for one in (model, assistant):
-        uninstall(one)
-    assert torch.equal(found.sequences, expected.sequences)
-    assert isinstance(found.past_key_values.layers[1], gemma4._EXACT_LAYERS)
 
 
 ACTIONS = ("feed", "feed", "crop", "reorder", "repeat", "select", "reset", "offload")

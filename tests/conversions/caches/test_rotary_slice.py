@@ -53,7 +53,6 @@ def test_copies_of_one_key_leave_no_rest() -> None:
     network = make_network(make_config("GQA-3@rotary"))
     copy_heads(network, "k", groups=3)
     found = cut_slice(read(network, INPUTS))
-    assert found.kept == pytest.approx(1, abs=1e-12)
     assert float(found.rest.abs().max()) < 1e-12
     for block in network.stack.layers:
         heads = block.attention.get_parameter("k_proj.weight").data.view(3, 8, 24)
@@ -61,10 +60,9 @@ def test_copies_of_one_key_leave_no_rest() -> None:
         for column in range(24):
             heads[1, :, column] = turn(heads[0, :, column], 2, 8)
     found = cut_slice(read(network, INPUTS))
-    assert found.kept == pytest.approx(1, abs=1e-12)
     assert float(found.rest.abs().max()) < 1e-12
     network = make_network(make_config("GQA-3@rotary"))
-    assert 1 / 3 < cut_slice(read(network, INPUTS)).kept < 0.9
+    assert float(cut_slice(read(network, INPUTS)).rest.abs().max()) > 0.1
 
 
 def lose(maps_query: Tensor, found: RotarySlice, times: int) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.networks import BlockConfig, NormPlacement
-from qkvary.conversions.relu_skips import absorb_skip, decide_skip
+from qkvary.conversions.rewrites.absorb_skip import absorb_skip, decide_skip
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.conversions.networks import EXACT, convert, judge, labels, make_network

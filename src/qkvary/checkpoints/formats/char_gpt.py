@@ -7,7 +7,6 @@ feed-forward network uses ReLU, and the output head has its own weight and bias.
 from pathlib import Path
 
 from qkvary.arch.families.fields import Fields
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import char_config
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
@@ -16,14 +15,12 @@ from qkvary.checkpoints.formats.transformers_folder import (
     holds,
     read_folder,
 )
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import explain, read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
-TOKENIZER_FILES = ()
 
 _NAMES = {
     "token_embedding.weight": "embedding",
@@ -72,9 +69,3 @@ def load(path: Path) -> LoadedModel:
     # Unknown names stay; building the network refuses them.
     renamed = collect(((names.get(name, name), one) for name, one in tensors.items()), weights)
     return build_model(network, renamed, tokenizer, weights)
-
-
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network without reading its weights."""
-    folder, config = read_folder(path)
-    return char_config.read_config(config, str(folder / CONFIG))

@@ -3,6 +3,7 @@
 Only what our networks can compute is loaded. Everything else is refused, with the reason.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,16 +22,13 @@ from qkvary.checkpoints.gguf.configs import (
 from qkvary.checkpoints.gguf.files import unpack_tensor
 from qkvary.checkpoints.gguf.headers import GgufFile, list_files, read_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
-from qkvary.checkpoints.gguf.rotation import paired_first
-from qkvary.checkpoints.latent_networks import read_latent_network
-from qkvary.checkpoints.latent_sizes import LATENT, read_latent_sizes
+from qkvary.checkpoints.latent_networks import LATENT, read_latent_network, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.checkpoints.stock_parts import Weights, read_weights, rotated_first
+from qkvary.checkpoints.stock_parts import Weights, paired_first, read_weights, rotated_first
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import only_file
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
-TOKENIZER_FILES = ()
 
 
 def recognises(path: Path) -> bool:
@@ -40,25 +38,13 @@ def recognises(path: Path) -> bool:
 
 def load(path: Path) -> LoadedModel:
     """Load a network, and its tokenizer if it has one."""
-    file = read_file(only_file(path, list_files(path)), is_whole=True)
+    file = read_file(only_file(path, list_files(path)))
     config, weights = _read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
-def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration of the network from the header.
-
-    ``None`` for DeepSeek, whose configuration also depends on the weights.
-    """
-    file = only_file(path, list_files(path))
-    return make_config(read_sizes(read_file(file), str(file)))
-
-
 def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration and the weights of a file.
-
-    The weights are in float32, which holds every stored type exactly.
-    """
+    """Return the configuration, and the weights in float32, which holds every type exactly."""
     sizes = read_sizes(file, where)
     config, family = make_config(sizes), sizes.family
     tensors = {
@@ -76,21 +62,15 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
     except ValueError as error:
         raise UsageError(f"{where} cannot be used: {error}") from None
     # llama.cpp has one epsilon for all norms.
-    latent = latent._replace(kv_norm_eps=latent.norm_eps)
+    latent = replace(latent, kv_norm_eps=latent.norm_eps)
     return read_latent_network(latent, _join_latent(tensors, sizes), "gguf", where)
 
 
 def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Return the tensors, with the key and value matrices of each layer merged."""
     for layer in range(sizes.num_layers):
-        key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
-        for name in (key, value):
-            if name not in tensors:
-                raise DamagedError(f"{sizes.where} has no {name}")
-            if tensors[name].dim() != 3:
-                raise DamagedError(f"{sizes.where} has {name}, expected one matrix per head")
-        if tensors[key].mT.shape != tensors[value].shape:
-            raise DamagedError(f"{sizes.where} has {key} and {value} whose shapes do not match")
-        both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
-        tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
+        name = f"blk.{layer}.attn_kv_b.weight"
+        key, value = (tensors.pop(name.replace("kv_b", f"{kind}_b"), None) for kind in "kv")
+        if key is None or value is None or key.dim() != 3 or key.mT.shape != value.shape:
+            raise DamagedError(f"{sizes.where} has no matching matrices for {name}")
+        tensors[name] = torch.cat((key.mT, value), dim=1).flatten(0, 1)
     return tensors

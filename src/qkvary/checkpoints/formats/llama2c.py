@@ -14,24 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.rotation import paired_first
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
     ROTARY_BASE,
     Header,
     list_files,
     make_config,
-    read_file_header,
     read_header,
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
-from qkvary.checkpoints.stock_parts import restore_order
+from qkvary.checkpoints.sentencepiece import read_pieces
+from qkvary.checkpoints.stock_parts import paired_first, restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, explain, only_file, read_file
 
 FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")
@@ -67,14 +63,7 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, weights, tokenizer, str(file))
 
 
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network from the header of its file."""
-    return make_config(read_file_header(only_file(path, list_files(path))))
-
-
-def read_tokenizer(
-    data: bytes, vocabulary: int, where: str, *, one_space: bool = False
-) -> PieceTokenizer:
+def read_tokenizer(data: bytes, vocabulary: int, where: str) -> PieceTokenizer:
     """Read the pieces and scores of a tokenizer file."""
     pieces: list[bytes] = []
     scores: list[float] = []
@@ -92,28 +81,23 @@ def read_tokenizer(
     if place != len(data):
         raise DamagedError(f"{where} has {len(data) - place:,} bytes after {vocabulary} pieces")
     with explain(where, "is not a tokenizer"):
-        return PieceTokenizer(pieces, scores, joins_spaces=one_space)
+        # llama2.c itself does not join spaces.
+        return PieceTokenizer(pieces, scores, joins_spaces=False)
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
-    for name in TOKENIZER_FILES:
-        path = file.parent / name.format(vocabulary)
+    paths = [file.parent / name.format(vocabulary) for name in TOKENIZER_FILES]
+    # Only the original model says whether spaces are joined.
+    for path in [*(one.with_suffix(".model") for one in paths), *paths]:
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            original, joins = path.with_suffix(".model"), False
-            if original.exists():
-                # llama2.c itself does not join spaces.
-                model = read_file(original, limit=MAX_SIDE_FILE_BYTES)
-                joins = joins_spaces(model, str(original))
-            return read_tokenizer(data, vocabulary, str(path), one_space=joins)
-    for path in (file.parent / name for name in (f"tok{vocabulary}.model", "tokenizer.model")):
-        if path.exists():
-            return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
+            if path.suffix == ".model":
+                return read_pieces(data, str(path))
+            return read_tokenizer(data, vocabulary, str(path))
     return None
 
 
 def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
-    """Refuse a model whose rotary embedding does not have the base 10,000."""
     count = min(sizes.seq_len, CHECKED_POSITIONS)
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps

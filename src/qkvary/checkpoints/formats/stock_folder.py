@@ -6,7 +6,7 @@ of a multimodal model, only the language model is loaded.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -27,12 +27,16 @@ from qkvary.checkpoints.formats.transformers_folder import (
     read_own_tokenizer,
     read_part,
 )
-from qkvary.checkpoints.latent_networks import read_latent_network
-from qkvary.checkpoints.latent_sizes import LATENT, LatentSizes, read_latent_sizes
+from qkvary.checkpoints.latent_networks import (
+    LATENT,
+    LatentSizes,
+    read_latent_network,
+    read_latent_sizes,
+)
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.checkpoints.stock_names import list_tensors
-from qkvary.checkpoints.stock_parts import Weights, read_weights, rotated_first
+from qkvary.checkpoints.stock_parts import read_weights, rotated_first
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer
@@ -41,7 +45,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refus
 
 FORMAT = "a language model that transformers saved (config.json, and safetensors)"
 INDEX = "model.safetensors.index.json"
-TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
+LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
 _FAMILIES = ("gpt2", *BLOCKS, LATENT)
 _PREFIX = "transformer."
@@ -49,6 +53,9 @@ _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
 """The first part of the names of a multimodal model's other tensors, which are not loaded."""
+_BUFFERS = (".attn.bias", ".attention.bias", ".masked_bias", ".inv_freq")
+"""Ends of the names of tensors in older files that are not weights: causal masks and rotary
+frequencies, which follow from the configuration."""
 
 
 def recognises(path: Path) -> bool:
@@ -75,26 +82,20 @@ def load(path: Path) -> LoadedModel:
         tensors.pop(ends["head_weight"], None)
     elif head is None:
         raise DamagedError(f"{where} lacks the tensor {ends['head_weight']}")
-    elif isinstance(sizes, LatentSizes):
-        sizes = sizes._replace(tied_head=False)
     else:
         sizes = replace(sizes, tied_head=False)
     if isinstance(sizes, LatentSizes):
         config, weights = read_latent_network(sizes, tensors, "theirs", where)
     else:
         config = sizes
-        _remove_buffers(tensors, config, where)
-        weights = read_weights(tensors, family, config, "theirs", rotated_first, where)
+        weights = read_weights(tensors, family, sizes, "theirs", rotated_first, where)
     return build_model(config, weights, _read_tokenizer(folder), where)
 
 
 def _is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the head is tied to the embedding.
-
-    A stored head that differs from the embedding is used, with a warning, as in transformers 5.23.
-    """
+    """Return whether the head is the embedding; as in transformers, a head that differs is used."""
     if not declared or embedding is None or head is None:
         return declared
     if embedding.dtype == head.dtype and torch.equal(embedding, head):
@@ -107,14 +108,7 @@ def _is_head_tied(
     return False
 
 
-def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration; ``None`` for DeepSeek, where it depends on the weights."""
-    _, _, sizes = _read(path)
-    return None if isinstance(sizes, LatentSizes) else sizes
-
-
 def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
-    """Return the folder, the family, and the configuration of the network."""
     folder, content = read_folder(path)
     try:
         family, fields = find_text(content)
@@ -155,55 +149,10 @@ def _list_shards(index: Path) -> list[str]:
     return found
 
 
-def _remove_buffers(tensors: Weights, config: LanguageModelConfig, where: str) -> None:
-    """Remove tensors of older files that are not weights: causal masks and rotary frequencies."""
-    other: list[str] = []
-    for name in [name for name in tensors if name.endswith(tuple(_BUFFERS))]:
-        tensor = tensors.pop(name).double()
-        is_as_expected = next(test for end, test in _BUFFERS.items() if name.endswith(end))
-        if not is_as_expected(tensor, config):
-            other.append(name)
-    if other:
-        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-        warnings.warn(
-            f"{where} has {other[0][:80]}{more}, which its configuration contradicts: the "
-            "configuration is used, as in transformers",
-            stacklevel=2,
-        )
-
-
-def _is_causal(mask: Tensor, _config: LanguageModelConfig) -> bool:
-    size = mask.shape[-1] if mask.dim() else 0
-    causal = mask.new_ones(size, size).tril()
-    return mask.numel() == size**2 and torch.equal(mask.view(size, size), causal)
-
-
-def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:
-    layer = config.layers[0]
-    dim, position = layer.rotated_channels, layer.position
-    expected = position.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / max(dim, 1))
-    if position.scaling is not None:
-        expected /= expected.new_tensor(position.scaling.divisors(dim, position.rotary_base, 0))
-    # The stored frequencies may be in 16 bits.
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=0.01)
-
-
-_BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
-    ".attn.bias": _is_causal,
-    ".attention.bias": _is_causal,
-    ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
-    ".inv_freq": _are_frequencies,
-}
-"""Tensors that are not weights, by the suffix of the name: each function returns whether the tensor
-agrees with the configuration."""
-
-
 def _complete(name: str, family: str) -> str | None:
-    """Return the name that a current file of the family uses for a tensor.
-
-    Older files and files of multimodal models use other names. The result is ``None`` for a tensor
-    of another modality, such as a vision tower.
-    """
+    """Return the name in a current file of the family; ``None`` for a tensor to leave out."""
+    if name.endswith(_BUFFERS):
+        return None
     if family == "gpt2":
         # Older files lack the prefix.
         return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.models import (
-    MOST_LAYERS,
     LoadedModel,
     build_model,
     parse_config,
@@ -25,7 +23,7 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, read_file
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, explain, read_file
 
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -34,8 +32,6 @@ OWN_TOKENIZER = "qkvary_tokenizer.json"
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 OWN = "qkvary"
-"""Our ``model_type``."""
-TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
@@ -45,20 +41,15 @@ def recognises(path: Path) -> bool:
 
 def load(path: Path) -> LoadedModel:
     """Load the network."""
-    folder, _ = read_folder(path)
+    folder, fields = read_folder(path)
     where = str(folder / WEIGHTS)
     weights = parse_weights(read_part(folder, WEIGHTS), where)
-    config = read_config(path, tensors=len(weights))
-    named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
-    return build_model(config, named, read_own_tokenizer(folder), where)
-
-
-def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
-    """Return the configuration; refuse more than ``tensors`` layers with separate weights."""
-    folder, fields = read_folder(path)
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)
-    return parse_config(json.dumps(fields.get("network")).encode(), folder / CONFIG, tensors)
+    network = json.dumps(fields.get("network")).encode()
+    config = parse_config(network, folder / CONFIG, len(weights))
+    named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
+    return build_model(config, named, read_own_tokenizer(folder), where)
 
 
 def holds(path: Path, text: bytes) -> bool:
@@ -72,15 +63,10 @@ def holds(path: Path, text: bytes) -> bool:
 def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
     """Return the folder and its ``config.json``; ``path`` is the folder or its weights file."""
     folder = path.parent if path.name == WEIGHTS else path
-    where = folder / CONFIG
-    try:
-        return folder, parse_object(
-            read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), str(where)
-        )
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{where} cannot be used: {error}") from None
+    where = str(folder / CONFIG)
+    data = read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    with explain(where, "cannot be used"):
+        return folder, parse_object(data, where)
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile
-from qkvary.checkpoints.gguf.rotation import STILL, count_rotated
-from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.stock_names import GGUF_NAMES
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 FAMILIES: Mapping[str, str] = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "phi3", "olmo2", "smollm3")},
@@ -116,7 +115,6 @@ class Sizes(Fields):
 
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
-    """Return the configuration of a network, from fields named as in transformers."""
     family, shapes = FAMILIES[sizes.family], sizes.shapes
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
     # Only the file says which biases there are.
@@ -205,6 +203,25 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     return {"rope_theta": base, "partial_rotary_factor": share, **own}
 
 
+def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
+    """Return the divisor of each of llama.cpp's frequencies.
+
+    Pair k rotates by ``base^(-2k/head_dim) / divisor`` there and by ``base^(-2k/rotated)`` here.
+    """
+    divisors = [base ** (2 * k / rotated - 2 * k / head_dim) for k in range(rotated // 2)]
+    return divisors + [STILL] * (head_dim // 2 - len(divisors))
+
+
+def count_rotated(divisors: Sequence[float], base: float) -> int | None:
+    """Return the number of rotated channels per head; ``None`` for divisors of another kind."""
+    rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
+    if rotated == 0:
+        return None
+    expected = rotary_divisors(2 * len(divisors), rotated, base)
+    close = (abs(a - b) <= 1e-5 * b for a, b in zip(divisors, expected, strict=True))
+    return rotated if all(close) else None
+
+
 def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     form = sizes.content.get("rope.scaling.type", "none")
     factor = sizes.number("rope.scaling.factor", default=0.0)
@@ -222,14 +239,14 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     return own
 
 
+STILL = 1e30
+"""A frequency divisor that stops the rotation: the sine is zero in 32 bits."""
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 """Tensors that hold divisors of the rotary frequencies."""
 LARGEST_LIST = 2**16
-"""Maximum number of bytes of such a tensor."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
-    """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
     if f"{stem}.weight" not in sizes.shapes:
         return None
     _, kind, data = sizes.file.tensors[f"{stem}.weight"]
@@ -265,11 +282,7 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the configuration of a DeepSeek network under the field names of transformers.
-
-    The header does not say which heads share keys, so in the returned configuration every head has
-    separate keys.
-    """
+    """Return the fields of DeepSeek in transformers, as if every head had separate keys."""
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")
         value = sizes.size("attention.value_length_mla")

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import KV_NORM_EPS
-from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.configs import rotary_divisors
 from qkvary.checkpoints.gguf.families import ARCHITECTURE, Expressed, convert_family, describe_sizes
 from qkvary.checkpoints.gguf.files import Tensor as StoredTensor
 from qkvary.checkpoints.gguf.files import pack_file
 from qkvary.checkpoints.gguf.headers import BLOCKS, CHAT_TEMPLATE, MAGIC, TensorType
-from qkvary.checkpoints.gguf.rotation import paired_first, rotary_divisors
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.models import ExportResult, LoadedModel
@@ -33,7 +32,7 @@ from qkvary.checkpoints.stock_networks import (
     find_obstacle,
     plain_weights,
 )
-from qkvary.checkpoints.stock_parts import name_weights, rotated_first
+from qkvary.checkpoints.stock_parts import name_weights, paired_first, rotated_first
 from qkvary.checkpoints.structure import check_structure
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import make_directory, write_output
@@ -57,7 +56,6 @@ SMALLEST = 2.0**-14
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
 """Matrices that every file stores in f32, like norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
-"""The value of ``general.file_type`` for each type."""
 
 
 class GgufNetwork(NamedTuple):
@@ -88,28 +86,19 @@ def export_gguf(
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
-    """Convert a network to a llama.cpp architecture that can express it.
-
-    Matrices whose rows do not fill whole q8_0 blocks are stored in f16.
-    """
+    """Convert a network to a llama.cpp architecture that can express it."""
     config = network.config
     to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _find_obstacles(config, to))
     own = _convert_stock(network, to) if obstacle is None else convert_family(network)
     if own is None:
-        written = write_language_model(config)
-        also = (
-            "" if written is None else f"; llama.cpp cannot compute it as {written.family} either"
-        )
         raise UsageError(
-            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}{also}"
+            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
         )
     architecture, sizes, values = own
     tensors = {name: _store(name, one, kind) for name, one in values.items()}
     file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
-    # The two orders of earlier versions, so that a network still gives the same bytes.
-    ordered = {**file, **sizes} if obstacle is None else {**sizes, **file}
-    metadata = {ARCHITECTURE: architecture, **ordered}
+    metadata = {ARCHITECTURE: architecture, **file, **sizes}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
     return GgufNetwork(metadata, tensors, (*notes, *_find_notes(tensors, kind)))
 

@@ -20,9 +20,8 @@ from qkvary.arch.families.written import comparable, write_as
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, make_config, read_sizes
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile, Stored
-from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.stock_networks import find_parameter
-from qkvary.checkpoints.stock_parts import PLUS_ONE, name_weights, rotated_first
+from qkvary.checkpoints.stock_parts import PLUS_ONE, name_weights, paired_first, rotated_first
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 
@@ -40,12 +39,7 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return the architecture, metadata and tensors of a network in a family of llama.cpp.
-
-    The family is the first one that can express the network; the result is ``None`` if no family
-    can express the network. A family can express a network if reading the written header gives the
-    same configuration.
-    """
+    """Return a network in the first family of llama.cpp whose header reads back as the network."""
     config = network.config
     for name, family in FAMILIES.items():
         if write_as(config, family) is None or not _is_computed(config, name):
@@ -83,7 +77,6 @@ def describe_sizes(
 
 
 def _is_computed(config: LanguageModelConfig, name: str) -> bool:
-    """Return whether llama.cpp can compute this network in the architecture ``name``."""
     layer = config.layers[0]
     has_windows = any(one.variant.window is not None for one in config.layers)
     has_bias = layer.bias or layer.out_bias
@@ -114,7 +107,6 @@ def _stored(config: LanguageModelConfig) -> LanguageModelConfig:
 
 
 def _list_tensors(network: LanguageModel, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a network, as llama.cpp's converter writes them."""
     config, layer = network.config, network.config.layers[0]
     scaling = layer.position.scaling
     if scaling is not None and scaling.form == "longrope":

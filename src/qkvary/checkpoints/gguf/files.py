@@ -39,10 +39,7 @@ class Tensor(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return the module of the package ``gguf`` that packs values, and its constant for a type.
-
-    The package identifies a type of stored values by this constant.
-    """
+    """Return the module of the package ``gguf`` that packs values, and its number of a type."""
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

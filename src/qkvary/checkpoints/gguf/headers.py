@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from qkvary.storage import untrusted_files
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES, check_regular_file, read_start
 
@@ -37,21 +36,8 @@ of bytes."""
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
 MOST_DIMENSIONS = 4
-LARGEST_ALIGNMENT = 2**16
 STRING, ARRAY = 8, 9
-SCALARS: Mapping[int, str] = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 """The format characters of ``struct``, by the number of the value type in a file."""
 
 
@@ -59,11 +45,9 @@ class Blocks(NamedTuple):
     """The size and the bytes of a block, in which a tensor type stores its values."""
 
     number: int
-    """The number of the type in files."""
     size: int
     """Values per block; a row consists of whole blocks."""
     block_bytes: int
-    """Bytes per block."""
 
 
 BLOCKS: Mapping[str, Blocks] = {
@@ -119,17 +103,12 @@ class GgufFile(NamedTuple):
         return {name: one.shape for name, one in self.tensors.items()}
 
 
-_LENGTH = struct.Struct("<Q")
-
-
 class _Reader:
-    def __init__(self, data: "bytes | mmap.mmap", where: str, *, skips_texts: bool) -> None:
+    def __init__(self, data: "bytes | mmap.mmap", where: str) -> None:
         self.data, self.where, self.place = data, where, 0
-        self.skips_texts = skips_texts
         self.entries_left = MAX_ENTRIES
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
         left = len(self.data) - self.place
         if size > left:
             raise DamagedError(
@@ -139,8 +118,15 @@ class _Reader:
         return self.data[self.place - size : self.place]
 
     def number(self, code: str) -> Any:
-        """Return the next number."""
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def text(self) -> str | bytes:
+        """Return the next string; text that is not UTF-8 stays as bytes."""
+        data = self.take(self.number("Q"))
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return data
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
         """Return the next number, a count; the sum of all counts is limited."""
@@ -152,10 +138,7 @@ class _Reader:
         return found
 
     def name(self) -> str:
-        """Return the next string, which is a key of the metadata or the name of a tensor.
-
-        A string that is too long, not valid UTF-8 or not printable is refused.
-        """
+        """Return the next string, a key or a name; long or unprintable ones are refused."""
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
             "utf-8", "replace"
         )
@@ -164,53 +147,25 @@ class _Reader:
         return text
 
     def value(self) -> Any:
-        """Return the next value, which follows its type; text that is not UTF-8 stays as bytes."""
+        """Return the next value, which follows its type."""
         kind = self.number("I")
         if kind == STRING:
-            return _text_or_bytes(self.take(self.number("Q")))
+            return self.text()
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind != ARRAY:
             raise DamagedError(f"{self.where} has a value of the unknown type {kind}")
         inner, length = self.number("I"), self.count("Q", "values in its lists")
         if inner == STRING:
-            return self._texts(length)
+            return [self.text() for _ in range(length)]
         if inner not in SCALARS:
             raise DamagedError(f"{self.where} has a list of the unknown type {inner}")
         width = struct.calcsize(f"<{SCALARS[inner]}")
         return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
 
-    def _texts(self, count: int) -> list[str | bytes] | None:
-        """Return the next ``count`` strings, or ``None`` if strings are skipped.
-
-        A vocabulary has hundreds of thousands of strings, so for speed this method does not call
-        ``take`` for each string.
-        """
-        data, end, place, found = self.data, len(self.data), self.place, list[str | bytes]()
-        for _ in range(count):
-            first = place + _LENGTH.size
-            place = first if first > end else first + _LENGTH.unpack_from(data, place)[0]
-            if place > end:
-                self.place = min(first, end)
-                self.take(place - self.place)
-            if not self.skips_texts:
-                found.append(_text_or_bytes(data[first:place]))
-        self.place = place
-        return None if self.skips_texts else found
-
-
-def _text_or_bytes(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
-
 
 def list_files(path: Path) -> list[Path]:
-    """Return the GGUF file at ``path``, or all GGUF files in the folder ``path``.
-
-    Only the first part of a split file is listed.
-    """
+    """Return the GGUF file at a path, or those in a folder; of a split file, the first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -219,10 +174,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_parts(path: Path) -> list[Path]:
-    """Return all parts of a split file, given any of them; or the file itself if it is not split.
-
-    They are named ``-00001-of-00003.gguf``, as llama.cpp names them.
-    """
+    """Return all parts of a split file (``-00001-of-00003.gguf``), given any of them."""
     split = _PART.fullmatch(path.name)
     if split is None or not 1 <= int(split["number"]) <= (count := int(split["count"])):
         return [path]
@@ -230,20 +182,15 @@ def list_parts(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
-def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
-    """Return a file with all of its parts; the metadata is that of the first part.
-
-    If ``is_whole`` is false, the file is memory-mapped, so that only the pages in use are loaded,
-    and lists of strings in the metadata are not read (they are ``None``).
-    """
+def read_file(path: Path) -> GgufFile:
+    """Return a file, mapped into memory, with all its parts; the first has the metadata."""
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
         if not part.is_file():
             raise DamagedError(
                 f"{paths[0]} has {len(paths)} parts, of which {part.name} is missing"
             )
-    read = untrusted_files.read_file if is_whole else _map
-    parts = [parse_file(read(one), str(one), skips_texts=not is_whole) for one in paths]
+    parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
         raise DamagedError(f"{path} has two tensors of the same name in its parts")
@@ -260,12 +207,9 @@ def _map(path: Path) -> "bytes | mmap.mmap":
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufFile:
-    """Return the contents of a GGUF file that is not split.
-
-    If ``skips_texts`` is true, lists of strings in the metadata are not read and are ``None``.
-    """
-    reader = _Reader(data, where, skips_texts=skips_texts)
+def parse_file(data: "bytes | mmap.mmap", where: str) -> GgufFile:
+    """Return the contents of a GGUF file that is not split."""
+    reader = _Reader(data, where)
     if reader.take(4) != MAGIC:
         raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")
     version = reader.number("I")
@@ -282,8 +226,7 @@ def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = Fal
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors need")
     alignment = metadata.get("general.alignment", ALIGNMENT)
-    powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
-    if not isinstance(alignment, int) or alignment not in powers:
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
     start = reader.place + -reader.place % alignment
     found, view = dict[str, Stored](), memoryview(data)
@@ -304,7 +247,6 @@ class _Entry(NamedTuple):
     place: int
     """The first byte, counted from the first tensor."""
     size: int
-    """Bytes."""
 
 
 def _read_entry(reader: _Reader) -> _Entry:

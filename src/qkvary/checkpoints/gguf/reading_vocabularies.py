@@ -9,15 +9,16 @@ from typing import Any, cast
 
 from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
-from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
-from qkvary.checkpoints.latent_sizes import explain
+from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, TokenType
+from qkvary.checkpoints.sentencepiece import PIECE_NAMES, SPACE
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import explain
 
 _KEY = "tokenizer.ggml."
-_ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _PIECE_VALUES: Mapping[str, object] = {
     "add_eos_token": False,
     "unknown_token_id": 0,
@@ -31,9 +32,7 @@ _PIECE_FLAGS: Mapping[str, bool] = {
     "add_bos_token": True,
     "remove_extra_whitespaces": False,
 }
-"""Settings that change the tokens of a text, with llama.cpp's defaults."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
-_WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 class _Vocabulary:
@@ -52,11 +51,7 @@ class _Vocabulary:
         self.types: list[int] = types[:size] or [int(TokenType.NORMAL)] * size
 
     def list(self, name: str, kind: Any) -> list[Any]:
-        """Return one of the lists of the vocabulary; all of its entries must be of ``kind``.
-
-        Raises:
-            DamagedError: if there is no such list, or an entry has another type.
-        """
+        """Return one of the lists of the vocabulary; all of its entries must be of ``kind``."""
         found = self.metadata.get(_KEY + name)
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
             raise DamagedError(f"{self.where} has no list {_KEY}{name}")
@@ -69,7 +64,6 @@ class _Vocabulary:
         return marked == [len(self.tokens) - 1]
 
     def plain(self) -> list[bytes]:
-        """Return the tokens without the separator."""
         return self.tokens[:-1] if self.has_separator else self.tokens
 
 
@@ -89,12 +83,8 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
-    def unescape(match: re.Match[bytes]) -> bytes:
-        if match[1] is not None:
-            return bytes((int(match[1], 16),))
-        return _WHITESPACE.get(match[2], match[2])
-
-    texts = [_ESCAPED.sub(unescape, token) for token in vocabulary.plain()]
+    plain = vocabulary.plain()
+    texts = [_ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), token) for token in plain]
     if texts == [bytes((byte,)) for byte in range(256)]:
         return ByteTokenizer(has_separator=vocabulary.has_separator)
     return _make_alphabet(texts, vocabulary)

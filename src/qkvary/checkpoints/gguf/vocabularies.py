@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 from qkvary.checkpoints.gguf.splitting import find_splitting
-from qkvary.checkpoints.sentencepiece import SPACE
+from qkvary.checkpoints.sentencepiece import PIECE_NAMES, SPACE
 from qkvary.data.byte_pairs import SEPARATOR, BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import (
@@ -27,7 +27,6 @@ from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
 """A merge that never applies, for vocabularies without merges: the list must not be empty."""
-PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
 class TokenType(IntEnum):
@@ -50,11 +49,7 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer.
-
-    If there is no tokenizer, the vocabulary makes llama.cpp take and print tokens as numbers.
-    Tokens that the network has but the tokenizer lacks are marked as unused.
-    """
+    """Return the vocabulary of a tokenizer; without one, llama.cpp takes and prints numbers."""
     if tokenizer is None:
         note = "the network has no tokenizer: llama.cpp takes and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
@@ -93,10 +88,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the end-of-document token, its type, and a note on how llama.cpp parses this token.
-
-    All three are empty if the tokenizer has no such token.
-    """
+    """Return the end-of-document token, its type and a note; all are empty if there is none."""
     if tokenizer.separator is None:
         return [], {}, []
     note = (

@@ -57,19 +57,8 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Return the maximum number of tokens, or -1 if there is none."""
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
-    def offload(self) -> None:
-        """Refuse to offload."""
-        raise ValueError("expected a cache on the device of its network, got an offloaded one")
-
-    def prefetch(self) -> None:
-        """Do nothing: nothing is offloaded."""
-
     def activate_past_recording(self) -> None:
-        """Make an empty layer with a window keep all tokens, so that some can be removed later.
-
-        The network still attends only within its window. A layer that already holds tokens is left
-        unchanged.
-        """
+        """Make an empty layer with a window keep all tokens, so that some can be removed later."""
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
@@ -101,10 +90,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from the end of the cache; a negative number says how many.
-
-        A positive number is refused.
-        """
+        """Remove tokens from the end of the cache; a negative number says how many."""
         if tokens_to_remove > 0:
             raise ValueError(
                 f"expected a negative number of tokens to crop by, got {tokens_to_remove}"

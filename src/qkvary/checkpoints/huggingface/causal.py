@@ -27,7 +27,6 @@ from qkvary.checkpoints.huggingface.cache import NetworkCache
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
-"""The version of ``network`` in ``config.json``."""
 
 _MARK = "_is_hf_initialized"
 """The attribute that transformers sets on initialised parameters."""
@@ -44,12 +43,9 @@ class QKVConfig(PreTrainedConfig):
     network: dict[str, Any] | None = None
     """``to_dict`` of a ``LanguageModelConfig``."""
     network_format: int = FORMAT
-    """The version of the field ``network``."""
     use_cache: bool = True
-    """The default of ``use_cache``, except in training."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check a configuration that may still be empty."""
         if self.network_format != FORMAT:
             raise ValueError(
                 f"expected network_format {FORMAT}, got {self.network_format}, which another "
@@ -66,11 +62,7 @@ class QKVConfig(PreTrainedConfig):
 
     @property
     def language_model(self) -> LanguageModelConfig:
-        """The configuration of the network.
-
-        Raises:
-            ValueError: if it is empty or not that of a language model.
-        """
+        """The configuration of the network."""
         if self.network is None:
             raise ValueError("expected a configuration of a network, got an empty one")
         return from_dict(LanguageModelConfig, self.network)
@@ -114,11 +106,6 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     _no_split_modules = ["Block"]  # noqa: RUF012
 
     def __init__(self, config: QKVConfig) -> None:
-        """Build and initialise the network.
-
-        Args:
-            config: A configuration with a network.
-        """
         super().__init__(config)
         self.network = LanguageModel(config.language_model)
         _mark(parameter for parameter in self.network.parameters() if not parameter.is_meta)
@@ -182,9 +169,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens. By default there is no maximum, unless the
-                rotation of the network's keys depends on the length; then the default is the
-                network's maximum.
+            max_tokens: The maximum number of tokens. By default there is none, unless the rotation
+                of the network's keys depends on the length.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model
@@ -208,11 +194,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         return layer
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Refuse to replace the embedding.
-
-        Raises:
-            ValueError: always; the vocabulary is part of the network's configuration.
-        """
+        """Refuse to replace the embedding: its size is part of the network's configuration."""
         raise ValueError(f"expected the embedding of the network, got {type(value).__name__}")
 
     def _choose_cache(self, given: Cache | None, use_cache: bool | None) -> NetworkCache | None:
@@ -229,11 +211,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     # transformers passes a module, but all modules are initialised at once.
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
-        """Initialise all parameters that were not loaded.
-
-        A call for any module initialises all modules. transformers calls this method for each
-        module that has a parameter not marked as loaded.
-        """
+        """Initialise all parameters that were not loaded, at the first module that has one."""
         missing = {
             name: parameter
             for name, parameter in self.network.named_parameters()
@@ -296,7 +274,6 @@ def _mark(parameters: Iterable[Tensor]) -> None:
 
 
 def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
-    """Refuse unknown arguments, except those that are None or False."""
     unknown = [name for name, value in kwargs.items() if value is not None and value is not False]
     if unknown:
         raise ValueError(

@@ -30,11 +30,8 @@ class FastTokenizer(NamedTuple):
 
     library: LibraryModel
     beginning: str | None
-    """The name of the token that begins a text."""
     end: str | None
-    """The name of the token that ends a text."""
     notes: tuple[str, ...]
-    """Differences from our tokenizer, one sentence each."""
 
 
 def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
@@ -100,7 +97,8 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     merges = [
         (-tokenizer.scores[token], token, len(first), first, second)
         for piece, token in found.items()
-        for first, second in _splits(piece, found)
+        for first, second in ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        if first in found and second in found
     ]
     library = LibraryModel(
         models.BPE(
@@ -133,14 +131,12 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
             pair=f"{_BEGIN} $A {_BEGIN} $B",
             special_tokens=[(_BEGIN, tokenizer.beginning)],
         )
-    notes = [_special_note(*names)]
-    overlapping = sum(_overlaps(piece, found) for piece in found)
-    if overlapping:
-        notes.append(
-            f"{overlapping} pieces overlap with themselves: runs of them may be split differently"
-        )
+    notes = (
+        _special_note(*names),
+        "runs of a piece that overlaps with itself, such as aa in aaa, may be split differently",
+    )
     beginning = None if tokenizer.beginning is None else _BEGIN
-    return FastTokenizer(library, beginning, _END, tuple(notes))
+    return FastTokenizer(library, beginning, _END, notes)
 
 
 def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
@@ -155,20 +151,6 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
             ) from None
         names.setdefault(name if name not in names else f"<{token}>", token)
     return names
-
-
-def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    parts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
-    return [part for part in parts if part[0] in found and part[1] in found]
-
-
-def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
-    """Return whether a piece starts and ends with the same shorter piece.
-
-    What remains of the piece in each of the two cases must be a piece too.
-    """
-    parts = _splits(piece, found)
-    return any(second == first for _, second in parts for first, _ in parts)
 
 
 def _special_note(*names: str) -> str:

@@ -10,22 +10,19 @@ from safetensors.torch import save as to_safetensors
 from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from qkvary.arch.families.written import write_language_model
 from qkvary.checkpoints.catalog import EXPORT_KIND
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, find_obstacle
-from qkvary.checkpoints.latent_sizes import LATENT
-from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds
-from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
+from qkvary.checkpoints.huggingface.stock import StockExport, export_stock
+from qkvary.checkpoints.latent_networks import LATENT
+from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds, write_folder
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
-from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
@@ -44,12 +41,6 @@ def export_folder(
     chat_template: str | None = None,
 ) -> ExportResult:
     """Write a model for transformers; an existing export is replaced.
-
-    Args:
-        loaded: The network and its tokenizer, if it has one.
-        path: The folder.
-        to: The class to export to.
-        chat_template: The Jinja template with which engines turn messages into a prompt.
 
     Raises:
         UsageError: if the class cannot express the network, a layer of the network was replaced, or
@@ -75,10 +66,7 @@ def export_folder(
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
     if chat_template:
         files[TEMPLATE] = chat_template.encode()
-    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": architecture})
-    make_directory(path.absolute().parent)
-    atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
-    read_manifest(path).read_all(path)
+    write_folder(path, files, {"kind": EXPORT_KIND, "architecture": architecture})
     return ExportResult(
         files={name: len(data) for name, data in files.items()},
         architecture=architecture,
@@ -99,10 +87,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        others = (one for one in TITLES if find_obstacle(network.config, one) is None)
-        own = to != "hf" and write_language_model(network.config) is not None
-        able = next(others, "hf" if own else "transformers")
-        raise UsageError(f"{error}; --to {able} can") from None
+        raise UsageError(f"{error}; --to transformers expresses every network") from None
     # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.

@@ -12,7 +12,7 @@ Source: the modelling files of Gemma 4 in transformers 5.23.0.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -28,42 +28,7 @@ Layout = Literal["value and slice", "rotate when read"]
 token."""
 
 GLOBAL = "full_attention"
-"""The name that transformers gives layers without a window."""
 FIXED_ROTATIONS = ("default", "proportional")
-"""Rotary embeddings whose frequencies do not depend on the length of the text."""
-
-
-class StoredPositions:
-    """Positions of the cached tokens, shared by all layers: 4 bytes per token."""
-
-    def __init__(self) -> None:
-        self.stored: Tensor | None = None
-        self.announced: tuple[Tensor | None] | None = None
-        """The positions of the next call in a tuple; None in it continues after the stored ones."""
-
-    def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the positions of the current call, which are in ``announced``.
-
-        The model's hook has put these positions there.
-
-        Raises:
-            ValueError: if ``announced`` is None, or the number of its positions is not ``tokens``.
-        """
-        seen = 0 if self.stored is None else self.stored.shape[1]
-        if self.announced is None:
-            raise ValueError(
-                "expected a call of the model that this cache was made for, got a call of another "
-                "model, which passes no positions"
-            )
-        (new,) = self.announced
-        if new is None:
-            new = torch.arange(seen, seen + tokens, device=device)[None]
-        if new.shape[-1] != tokens:
-            raise ValueError(f"expected positions of {tokens} new tokens, got {new.shape[-1]}")
-        self.announced = None
-        new = new.to(device=device, dtype=torch.int32).expand(rows, -1)
-        parts = (new,) if self.stored is None else (self.stored, new)
-        self.stored = torch.cat(parts, dim=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +38,6 @@ class KeyFromValue:
     gain: nn.Parameter
     """The weight of the key norm, one value per channel."""
     rotary: nn.Module
-    """The module that returns cosine and sine of each position."""
     angles: int
     """The number of rotated channel pairs; they are the first channels of each half of a head."""
 
@@ -122,72 +86,57 @@ class ValueAndSliceLayer(DynamicLayer):
 
 
 class RotateWhenReadLayer(DynamicLayer):
-    """Stores V and computes K at every step. The first such layer updates the positions."""
+    """Stores V and computes K at every step.
 
-    def __init__(self, make_key: KeyFromValue, positions: StoredPositions, *, first: bool) -> None:
+    In place of keys, the first such layer of a cache stores the positions of the tokens, 4 bytes
+    each; the other layers store nothing.
+    """
+
+    def __init__(self, make_key: KeyFromValue, first: "RotateWhenReadLayer | None") -> None:
         super().__init__()
         self.make_key = make_key
-        self.positions = positions
-        self.first = first
+        self.first = first or self
+        self.announced: tuple[Tensor | None] | None = None
+        """The positions of the next call in a tuple; None in it continues after the stored ones."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens and return all keys and values."""
-        if self.first:
-            rows, _, tokens, _ = key_states.shape
-            self.positions.append(rows, tokens, key_states.device)
-        # Keys without channels, so that everything that transformers does to keys still works.
-        _, values = super().update(key_states[..., :0], value_states, *args, **kwargs)
+        stored = key_states[..., :0]
+        if self.first is self:
+            stored = self._take_positions(key_states)
+        _, values = super().update(stored, value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
-        return self.make_key.rotate(still, cast("Tensor", self.positions.stored)), values
+        positions = cast("Tensor", self.first.keys)[:, 0, :, 0].to(key_states.device)
+        return self.make_key.rotate(still, positions), values
+
+    def _take_positions(self, keys: Tensor) -> Tensor:
+        """Return the positions that the model's hook announced: [rows, 1, tokens, 1]."""
+        rows, _, tokens, _ = keys.shape
+        if self.announced is None:
+            raise ValueError(
+                "expected a call of the model that this cache was made for, got a call of another "
+                "model, which passes no positions"
+            )
+        (new,) = self.announced
+        self.announced = None
+        if new is None:
+            seen = self.get_seq_length()
+            new = torch.arange(seen, seen + tokens, device=keys.device)[None]
+        new = new.to(device=keys.device, dtype=torch.int32)
+        return new.expand(rows, -1)[:, None, :, None]
 
     def get_seq_length(self) -> int:
         """Return the number of cached tokens."""
         return 0 if self.values is None or self.values.ndim < 4 else self.values.shape[-2]
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Select rows for beam search."""
-        super().reorder_cache(cast("torch.LongTensor", beam_idx))
-        self._change(lambda stored: stored[beam_idx.to(stored.device)])
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows given by indices."""
-        super().batch_select_indices(indices)
-        self._change(lambda stored: stored[indices.to(stored.device)])
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
-        super().batch_repeat_interleave(repeats)
-        self._change(lambda stored: stored.repeat_interleave(repeats, dim=0))
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from the end of the cache; a negative number says how many."""
-        super().crop(tokens_to_remove)
-        self._change(lambda stored: stored[:, : stored.shape[1] + tokens_to_remove])
-
-    def reset(self) -> None:
-        """Remove all tokens."""
-        super().reset()
-        if self.first:
-            self.positions.stored = None
-
-    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change to the stored positions, if there are any.
-
-        Only the first layer does this, because all layers share the positions.
-        """
-        if self.first and self.positions.stored is not None:
-            self.positions.stored = change(self.positions.stored)
 
 
 _EXACT_LAYERS = (ValueAndSliceLayer, RotateWhenReadLayer)
 _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
-def exact_cache(
-    model: nn.Module, *, layout: Layout = "value and slice", offloading: bool = False
-) -> DynamicCache:
+def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> DynamicCache:
     """Make an empty exact cache of smaller size for ``past_key_values`` of a Gemma 4.
 
     Args:
@@ -195,7 +144,6 @@ def exact_cache(
         layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
             but rotates every stored key at every step. To learn the positions, it adds a hook to
             the model, which ``uninstall`` removes.
-        offloading: As in ``DynamicCache``.
 
     Raises:
         ValueError: if no layer shares key and value, or the layout saves nothing.
@@ -204,7 +152,7 @@ def exact_cache(
     makers = _find_makers(text, layout)
     if layout == "rotate when read" and text not in _HOOKS:
         _hook(text, None)
-    cache = DynamicCache(config=cast("Any", text).config, offloading=offloading)
+    cache = DynamicCache(config=cast("Any", text).config)
     _swap_layers(cache, makers, layout)
     return cache
 
@@ -214,14 +162,7 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
 
     This includes the caches that ``generate`` makes. The model gets a hook that replaces the layers
     of empty dynamic caches; the model's code and weights are unchanged. A static or quantised cache
-    is refused when it is used.
-
-    Args:
-        model: A Hugging Face Gemma 4: the whole model, or its language model alone.
-        layout: See ``exact_cache``.
-
-    Raises:
-        ValueError: under the same conditions as in ``exact_cache``.
+    is refused when it is used. The arguments and errors are those of ``exact_cache``.
     """
     text = _find_text_model(model)
     _find_makers(text, layout)
@@ -240,7 +181,6 @@ def cache_bytes(cache: Cache) -> int:
     """Return the size of a cache in bytes with its positions; shared memory counts once."""
     layers = cast("list[Any]", cache.layers)
     held: list[Tensor | None] = [part for one in layers for part in (one.keys, one.values)]
-    held += [kept.stored for kept in _positions_of(cache)]
     storages = {
         part.untyped_storage().data_ptr(): part.untyped_storage().nbytes()
         for part in held
@@ -261,7 +201,6 @@ def _before_forward(
     *,
     layout: Layout | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace the layers of an empty cache, and pass the call's positions to the cache."""
     names = list(inspect.signature(text.forward).parameters)
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")
@@ -272,22 +211,10 @@ def _before_forward(
         elif isinstance(cache, Cache):
             _swap_layers(cache, _find_makers(text, layout), layout)
     if isinstance(cache, Cache):
-        for kept in _positions_of(cache):
-            kept.announced = (given.get("position_ids"),)
+        for layer in cache.layers:
+            if isinstance(layer, RotateWhenReadLayer):
+                layer.announced = (given.get("position_ids"),)
     return (), given
-
-
-def _positions_of(cache: Cache) -> list[StoredPositions]:
-    """Return the ``StoredPositions`` objects of a cache.
-
-    There is at most one such object, unless layers were combined by hand.
-    """
-    found = {
-        id(layer.positions): layer.positions
-        for layer in cache.layers
-        if isinstance(layer, RotateWhenReadLayer)
-    }
-    return list(found.values())
 
 
 def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layout) -> None:
@@ -296,7 +223,7 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
         # A cache made without a configuration adds layers on first use.
         while len(cache.layers) <= max(makers):
             cache.layers.append(cache.layer_class_to_replicate())
-    positions = StoredPositions()
+    first: RotateWhenReadLayer | None = None
     for index, make_key in makers.items():
         layer = cache.layers[index]
         if isinstance(layer, _EXACT_LAYERS):
@@ -309,12 +236,11 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
             )
         if layer.get_seq_length():
             continue
-        first = index == min(makers)
-        cache.layers[index] = (
-            ValueAndSliceLayer(make_key)
-            if layout == "value and slice"
-            else RotateWhenReadLayer(make_key, positions, first=first)
-        )
+        if layout == "value and slice":
+            cache.layers[index] = ValueAndSliceLayer(make_key)
+        else:
+            cache.layers[index] = made = RotateWhenReadLayer(make_key, first)
+            first = first or made
 
 
 def _find_text_model(model: nn.Module) -> nn.Module:

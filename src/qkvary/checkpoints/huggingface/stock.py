@@ -19,8 +19,7 @@ from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
-from qkvary.checkpoints.latent_networks import latent_width
-from qkvary.checkpoints.latent_sizes import LATENT
+from qkvary.checkpoints.latent_networks import LATENT, latent_width
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     choose_architecture,
@@ -41,18 +40,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _ACTIVATIONS = {"gelu-tanh": "gelu_new"}
-"""Our names of activations that transformers calls differently."""
 
 
 class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of the stock architecture (GPT-2, Llama, DeepSeek V3, ...)."""
     weights: Weights
     """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """The differences between the export and the network, one sentence each."""
 
     def build(self) -> Any:
         """Build the ``transformers`` model."""
@@ -65,14 +61,7 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2, as Llama (rotary) or as DeepSeek V3 (decoupled positions).
-
-    If these cannot express it, another family is tried: Qwen 3, Gemma, OLMo 2 and the other
-    families that can be loaded.
-
-    Args:
-        network: A language model.
-        to: The architecture; by default the one that fits.
+    """Express a network as GPT-2, Llama (rotary) or DeepSeek V3 (decoupled), or else as a family.
 
     Raises:
         ValueError: if the architecture cannot express it, with the first reason.
@@ -104,7 +93,6 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
 def _name(
     find: Callable[[str], Tensor | None], family: str, config: LanguageModelConfig
 ) -> Weights:
-    """Return the weights under their names in transformers, including a tied head."""
     named = name_weights(find, family, config, "theirs", rotated_first)
     return {row.theirs: weight.detach().cpu().contiguous() for row, weight in named}
 
@@ -133,7 +121,6 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | N
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features that other engines can express as Llama but transformers cannot."""
     for layer in config.layers:
         width = layer.size_per_head
         rotated = layer.position.rotary_dim(width)
@@ -145,7 +132,6 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:
-    """Return the fields of a network's Hugging Face configuration in a stock architecture."""
     block, layer = config.block, config.layers[0]
     if to == "gpt2":
         return {
@@ -201,7 +187,6 @@ def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, A
 
 
 def _import_transformers() -> Any:
-    """Import transformers on first use: the decode benchmark also runs without it."""
     return import_module("transformers")
 
 
@@ -232,7 +217,3 @@ def _find_losses(
             f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
             f"and {size[1]}"
         )
-    block, is_llama = config.block, to != "gpt2"
-    unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
-    if unknown or len({one.dropout for one in config.layers}) > 1:
-        yield "in training, the export's dropout is weaker or applied elsewhere"

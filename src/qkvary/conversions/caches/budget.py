@@ -31,21 +31,13 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
             raise UsageError("expected --cache, such as 50%, or --bytes-per-token, not both")
-        for name, value, most in (
-            ("a share of the cache", self.share, 1.0),
-            ("bytes per token", self.bytes_per_token, float("inf")),
-        ):
-            if value is not None and not 0 < value < most:
-                raise UsageError(
-                    f"expected {name} above 0{' and below 100%' * (most == 1)}, got {value:g}"
-                )
+        if self.share is not None and not 0 < self.share < 1:
+            raise UsageError(
+                f"expected a share of the cache above 0 and below 100%, got {self.share:g}"
+            )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the size of the cache that the budget allows, relative to the present cache.
-
-        Raises:
-            UsageError: if a budget in bytes is not smaller than the present cache.
-        """
+        """Return the size that the budget allows, relative to the present cache."""
         if self.share is not None:
             return self.share
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
@@ -73,11 +65,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the number of cached values per token of each layer, if all shrink by one factor.
-
-    For each layer, the result is the largest number that fits the same share of the layer's present
-    cache in bytes, and that ``choose`` can produce.
-    """
+    """Return the values per token of each layer, if all keep the same share of their bytes."""
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:
@@ -94,10 +82,7 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return sizes of the layers, in cached values per token, that make the sum of costs small.
-
-    Each step enlarges the layer whose cost falls most.
-    """
+    """Return sizes in values per token; each step enlarges the layer whose cost falls most."""
     sizes = [least] * len(costs)
 
     def gain(layer: int) -> float:

@@ -14,18 +14,15 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
-"""One window in ``HELD_OUT`` is held out if no other text is given for it."""
 
 
 class Texts(NamedTuple):
     """Windows of tokens that do not overlap."""
 
     fitted: Int[Tensor, "windows tokens"]
-    """The windows that the conversion is fitted to."""
     trained: Int[Tensor, "more tokens"]
     """The windows that a distillation trains on; they include the fitted ones."""
     held_out: Int[Tensor, "others tokens"]
-    """The windows on which losses are measured."""
 
 
 def read_texts(
@@ -38,17 +35,11 @@ def read_texts(
     held_out_tokens: int,
     trained_tokens: int = 0,
 ) -> Texts:
-    """Return windows of tokens, for fitting and for measuring.
+    """Return windows of ``context`` tokens, for fitting and for measuring.
 
-    Args:
-        tokenizer: The tokenizer of the network.
-        data: The texts that the conversion is fitted to.
-        tokens: The number of tokens for fitting. Every document contributes the same number of
-            tokens, but longer documents make up for the tokens that short documents lack.
-        context: The number of tokens per window.
-        held_out: The texts on which losses are measured; by default every tenth window of ``data``.
-        held_out_tokens: The number of tokens on which losses are measured.
-        trained_tokens: The number of tokens for a distillation, if more than ``tokens``.
+    Every document contributes the same number of the ``tokens`` for fitting, but longer documents
+    make up for the tokens that short documents lack. Without texts in ``held_out``, every tenth
+    window of ``data`` is held out. A distillation may need more tokens (``trained_tokens``).
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.

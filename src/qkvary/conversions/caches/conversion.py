@@ -7,6 +7,7 @@ activations are kept.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,6 @@ from qkvary.checkpoints.structure import check_structure, make_language_model
 from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import read_layer
-from qkvary.conversions.catalog import Method
 from qkvary.conversions.draft import replace_layers
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
@@ -40,7 +40,6 @@ class LayerOutcome:
     """The error of the layer's output before the refit, relative to the output (root mean
     squares)."""
     refitted_error: float
-    """The same error after the refit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class Conversion:
 
 
 def choose_network(
-    config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
+    config: LanguageModelConfig, method: ModuleType, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
     """Return the configuration of the network that a method makes."""
     check_layers(config)
@@ -72,7 +71,7 @@ def choose_network(
 def convert_network(
     network: LanguageModel,
     config: LanguageModelConfig,
-    method: Method,
+    method: ModuleType,
     tokens: Int[Tensor, "windows tokens"],
     *,
     on_progress: Progress = ignore,
@@ -112,7 +111,6 @@ def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor
 
 
 def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
-    """Return a network that shares all parameters with another except those of attention."""
     made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
     others = {
         name: value for name, value in network.state_dict().items() if ".attention." not in name

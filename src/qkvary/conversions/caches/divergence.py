@@ -8,7 +8,6 @@ from torch import Tensor
 from qkvary.nn.language_model import LanguageModel
 
 ROWS = 4
-"""Windows per forward pass."""
 CHUNK = 256
 """Maximum number of tokens whose logits are in memory at the same time."""
 

@@ -13,6 +13,7 @@ million parameters, the forecast is 2 to 4 times the measured increase.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +23,6 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.conversion import embed_windows, load_attention, observe
 from qkvary.conversions.caches.divergence import divergence_sum
 from qkvary.conversions.caches.layer_maps import Converted, read_layer
-from qkvary.conversions.catalog import Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
@@ -42,7 +42,6 @@ class Forecast:
     """Whether the divergence of each layer was measured; otherwise it is estimated from the
     spectrum."""
     lost: tuple[float | None, ...]
-    """The share of its spectrum that each layer drops."""
     spectra: tuple[Float[Tensor, " numbers"] | None, ...]
     """The share that each layer would drop, by the number of channels of its joint tensor."""
     seconds_per_token: float
@@ -65,7 +64,7 @@ class Forecast:
 def forecast(
     network: LanguageModel,
     config: LanguageModelConfig,
-    method: Method,
+    method: ModuleType,
     tokens: Int[Tensor, "windows tokens"],
     *,
     probed: int = PROBED,
@@ -76,28 +75,28 @@ def forecast(
     states = embed_windows(network, tokens)
     layout = Layout(new_tokens=tokens.shape[1], device=states[0].device)
     inputs: list[list[Tensor]] = []
-    made: list[Converted | None] = []
-    layers = network.config.num_layers
-    for block, new in zip(network.stack.layers, config.layers, strict=True):
+    made: dict[int, Converted] = {}
+    layers = range(network.config.num_layers)
+    for index, block, new in zip(layers, network.stack.layers, config.layers, strict=True):
         inputs.append([*states])
         moment, _ = observe(block, states, layout)
-        is_new = new != block.attention.config
-        made.append(method.convert(read_layer(block.attention, moment), new) if is_new else None)
+        if new != block.attention.config:
+            made[index] = method.convert(read_layer(block.attention, moment), new)
     seconds = (time.process_time() - begun) / tokens.numel()
-    chosen = _choose_layers([index for index, one in enumerate(made) if one], probed)
+    chosen = _choose_layers([*made], probed)
     found: dict[int, float] = {}
     for done, index in enumerate(chosen, start=1):
-        block, one = network.stack.layers[index], made[index]
+        block = network.stack.layers[index]
         before = block.attention
         attention = make_attention(config.layers[index]).to(network.embedding).eval()
-        load_attention(attention, before, one.weights if one else {})
+        load_attention(attention, before, made[index].weights)
         block.attention = attention
         try:
             found[index] = _measure(network, index, inputs[index], states, layout)
         finally:
             block.attention = before
         on_progress(done, len(chosen))
-    lost = tuple(0.0 if one is None else one.lost for one in made)
+    lost = tuple(made[index].lost if index in made else 0.0 for index in layers)
     per_share = sum(found.values()) / max(sum(lost[index] or 0.0 for index in found), 1e-12)
     mean = sum(found.values()) / max(1, len(found))
     return Forecast(
@@ -105,9 +104,9 @@ def forecast(
             found.get(index, mean if share is None else share * per_share)
             for index, share in enumerate(lost)
         ),
-        measured=tuple(index in found for index in range(layers)),
+        measured=tuple(index in found for index in layers),
         lost=lost,
-        spectra=tuple(None if one is None else one.spectrum for one in made),
+        spectra=tuple(made[index].spectrum if index in made else None for index in layers),
         seconds_per_token=seconds,
     )
 
@@ -127,7 +126,6 @@ def _measure(
     wanted: list[Tensor],
     layout: Layout,
 ) -> float:
-    """Return the divergence of a network whose layer ``first`` was replaced."""
     total = tokens = 0.0
     norm = network.stack.final_norm
     for rows, reference in zip(inputs, wanted, strict=True):

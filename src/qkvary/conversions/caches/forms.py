@@ -11,13 +11,6 @@ from qkvary.storage.errors import UsageError
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
 """Score terms that a converted layer can keep; others are refused."""
-_REASONS = {
-    "kv_norm": "the keys and values of the layer are already one normalised tensor",
-    "latent": "the keys and values of the layer are already computed from one latent",
-    "decoupled": "the positions of the layer are already decoupled",
-    "qk-norm": "the queries and keys of the layer are normalised, which is not linear",
-    "qk-norm-wide": "the queries and keys of the layer are normalised, which is not linear",
-}
 BY_FREQUENCY = ("linear", "llama3")
 """Rotary scalings that divide each frequency by a function of that frequency alone."""
 
@@ -41,7 +34,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
         return f"it has the core {variant.core_name}, expected the softmax"
     for term in variant.terms:
         if term.name not in KEPT_TERMS:
-            return _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
+            return f"it has {term.name}, which a conversion cannot keep"
     scaling = layer.position.scaling
     if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
         return "its rotary scaling multiplies keys by a factor, which unrotated keys would lack"
@@ -58,10 +51,7 @@ def count_numbers(layer: AttentionConfig) -> int:
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer of another form, with the same window and score terms.
-
-    Ranks, query form and score scale are reset.
-    """
+    """Return a layer of another form, with the same window and score terms but no ranks."""
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(
         layer,
@@ -83,10 +73,8 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    If the rotary scaling needs all rotated channels of the layer, the number stays the same.
-    Otherwise the result is the largest even divisor of the present number that is at most three
-    quarters of ``numbers``; if there is no such divisor, the result is 2. For a layer that rotates
-    no channels, the result is 0.
+    It is the largest even divisor of the present number up to three quarters of ``numbers``, or 2.
+    A rotary scaling that needs all channels keeps them.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:

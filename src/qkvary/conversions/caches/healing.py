@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from qkvary.arch.canonical import stored
 from qkvary.arch.networks import Network
 from qkvary.checkpoints.structure import make_language_model
+from qkvary.checkpoints.training_state import state_sha256
 from qkvary.conversions.caches.divergence import Comparison, divergence_sum
 from qkvary.data.rows import rows_of_step
 from qkvary.nn.language_model import LanguageModel
@@ -37,7 +38,6 @@ from qkvary.training.config import (
 from qkvary.training.loop import train
 
 BATCH_TOKENS = 4096
-"""Tokens per training step."""
 PASS_TOKENS = 512
 """Tokens per forward pass on a CPU; on other devices a step is one pass."""
 LEARNING_RATE = 5e-4
@@ -58,7 +58,6 @@ class DistillationConfig(TaskConfig):
     higher_is_better: ClassVar[bool] = False
     has_test: ClassVar[bool] = False
     name: Literal["distillation"] = "distillation"
-    """Constant; it identifies the task in a record."""
     original: str
     """sha256 of the weights of the original network."""
     converted: str
@@ -94,8 +93,8 @@ class Distillation:
         self.original, self.converted = original, converted
         self.tokens, self.held_out = tokens, held_out
         self.config = DistillationConfig(
-            original=_digest(original),
-            converted=_digest(converted),
+            original=state_sha256(original.state_dict(), {}),
+            converted=state_sha256(converted.state_dict(), {}),
             text=hashlib.sha256(tokens.numpy().tobytes()).hexdigest(),
             context=tokens.shape[1],
         )
@@ -196,12 +195,3 @@ def heal(
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
     return cast("LanguageModel", outcome.network)
-
-
-def _digest(network: LanguageModel) -> str:
-    found = hashlib.sha256()
-    for name, value in network.state_dict().items():
-        found.update(
-            name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        )
-    return found.hexdigest()

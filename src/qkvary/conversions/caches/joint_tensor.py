@@ -27,9 +27,7 @@ class JointTensor(NamedTuple):
     read: Float[Tensor, "inputs rank"]
     """The joint tensor of an input x is ``x read``."""
     key: Float[Tensor, "kv_heads rank head_dim"]
-    """The matrices that turn the joint tensor into keys."""
     value: Float[Tensor, "kv_heads rank head_dim"]
-    """The matrices that turn the joint tensor into values."""
     rank: int
     spectrum: Float[Tensor, " ranks"]
     """The share of the squared singular values that a joint tensor drops, by its number of

@@ -37,7 +37,6 @@ class LayerMaps:
 
     config: AttentionConfig
     query: Float[Tensor, "inputs heads head_dim"]
-    """The query map; scores are its scaled products with the key map."""
     key: Float[Tensor, "inputs kv_heads head_dim"]
     value: Float[Tensor, "inputs kv_heads head_dim"]
     output: Float[Tensor, "heads head_dim d_model"]
@@ -91,8 +90,7 @@ def write_layer(
 ) -> Weights:
     """Return the parameters of a layer's projections, with the output bias of the original layer.
 
-    Queries are multiplied by the ratio of the old score scale to the new. The heads of a projection
-    may be a separate dimension or part of the last one.
+    Queries absorb the ratio of the score scales. Heads may be a dimension or part of the last one.
     """
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
     if config.out_bias:

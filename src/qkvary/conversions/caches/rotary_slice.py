@@ -22,17 +22,12 @@ ROUNDING = 1e-12
 
 
 class RotarySlice(NamedTuple):
-    """One rotated key, the queries that are scored against this key, and the rest of the keys.
-
-    The rest of the keys is scored without rotation.
-    """
+    """One rotated key, the queries that are scored against it, and the rest of the keys."""
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
     rest: Float[Tensor, "inputs kv_heads head_dim"]
     """The part of each key outside the slice; it is scored with the layer's original queries."""
-    kept: float
-    """The share of the energy of rotated keys that the slice keeps, weighted by the queries."""
 
     @property
     def projections(self) -> dict[str, Tensor]:
@@ -46,13 +41,13 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    If a head rotates more than ``channels`` channels, each group of neighbouring frequencies is
-    merged into one, the highest of the group.
+    If a head rotates more than ``channels`` channels, neighbouring frequencies are merged into the
+    highest of each group.
     """
     rotated = maps.config.rotated_channels
     if not rotated:
         none = maps.query.unflatten(1, (maps.key.shape[1], -1))[:, heads].flatten(1, 2)[..., :0]
-        return RotarySlice(maps.key[:, 0, :0], none, maps.key[:, heads], 1.0)
+        return RotarySlice(maps.key[:, 0, :0], none, maps.key[:, heads])
     channels = rotated if channels is None else channels
     folded, frequencies = rotated // channels, channels // 2
     key = _pair(maps.key[:, heads], rotated)
@@ -66,8 +61,7 @@ def cut_slice(
     weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).sqrt()
     weighted = numbers * weights
     shared = torch.einsum("dfm,de,efn->fmn", weighted.conj(), moment, weighted)
-    values, vectors = torch.linalg.eigh(shared)
-    first = vectors[..., -1]
+    first = torch.linalg.eigh(shared).eigenvectors[..., -1]
     own = torch.einsum("dfn,fn->df", weighted, first)
     # Projects each channel onto the slice; the rest of the channel is ``left``.
     back = first.conj() / weights
@@ -83,7 +77,6 @@ def cut_slice(
         key=_unpair(own),
         query=_unpair(kept),
         rest=torch.cat((still, _unpair(rest)), dim=2),
-        kept=float(values[:, -1].sum() / values.sum()),
     )
 
 

@@ -19,12 +19,10 @@ from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
-"""Number of tokens of the text that a forecast uses."""
 LAYER_STEP = 8
 """Number of channels that --layers auto assigns at a time."""
 PASSES = 2.4
@@ -39,7 +37,6 @@ class Plan:
     """The settings of a conversion."""
 
     method: str
-    """The name of a method, one of ``method_names()``."""
     budget: Budget
     by_layer: bool = False
     """Whether layers whose conversion costs more loss keep larger caches."""
@@ -47,7 +44,6 @@ class Plan:
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
     precision: Precision = "full"
-    """Precision of the matrix products in the distillation."""
     seed: int = 0
 
 
@@ -77,7 +73,6 @@ class SmallerCache:
     statement: str
     forecast: Forecast | None
     stages: tuple[Stage, ...]
-    """The stages; the first is the unchanged network."""
     layers: tuple[LayerOutcome, ...]
     """The outcome of each layer; empty if nothing was converted."""
     fitted_tokens: int
@@ -95,10 +90,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Check a plan; return the configuration in which the caches of all layers shrink equally.
-
-    The cache of every layer keeps at most the share of its size that the budget allows.
-    """
+    """Check a plan; return the configuration in which the caches of all layers shrink equally."""
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
@@ -136,27 +128,23 @@ def run_stages(
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SmallerCache:
-    """Convert a network, and heal it if the plan says so.
+    """Convert a network, which is not changed, and heal the new one if the plan says so.
 
     Args:
-        network: The network, in evaluation mode; it is not changed.
+        network: The network, in evaluation mode.
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
-        healing: The folder for the checkpoints of the distillation. A distillation that was stopped
-            resumes from this folder.
+        healing: The folder for the checkpoints of the distillation, from which a stopped one
+            resumes; without it, nothing is healed.
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next stage begins.
         stop: Called before each step of a distillation; returns whether to stop.
 
     Raises:
-        UsageError: if the network cannot be converted at all, or cannot be converted to this size.
+        UsageError: if the network cannot be converted to this size.
         StoppedError: if the distillation was stopped.
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)
-    if plan.heal_tokens and healing is None:
-        raise UsageError(
-            "expected a folder for the checkpoints of the distillation, got none; choices: --out"
-        )
     stages: list[Stage] = []
     compared = Comparison(network, texts.held_out)
 

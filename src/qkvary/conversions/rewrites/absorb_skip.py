@@ -1,12 +1,28 @@
-"""Absorbs the skips around ReLU feed-forward networks, which is possible for very few networks."""
+"""Absorbs the skips around ReLU feed-forward networks, which is possible for very few networks.
+
+``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for all x where, for some set I of inner channels,
+``-W_2 P_I W_1 = 1``; then ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. For
+almost every network there is no such set.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorem 8.3, Corollary 8.3.1.
+"""
 
 import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten, block_prefix
-from qkvary.conversions.relu_skips import absorb_skip, decide_skip
 from qkvary.storage.errors import UsageError
 
 STATEMENT = "Theorem 8.3"
+_TOLERANCE = 1e-9
+"""``-W_2 P_I W_1`` counts as the identity if it differs by at most this."""
+_DEPENDENT = 1e-12
+"""Products count as independent if the smallest eigenvalue of their Gram matrix exceeds this share
+of the largest."""
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
@@ -42,3 +58,57 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         statement=STATEMENT,
         conditions=tuple(conditions),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SkipDecision:
+    """Whether the skip around a ReLU network can be absorbed."""
+
+    channels: Bool[Tensor, " d_ff"] | None
+    """The inner channels whose sign changes; ``None`` if the skip cannot be absorbed."""
+    reason: str
+    """The condition that holds or fails, as a clause of a sentence."""
+
+
+def decide_skip(
+    up: Float[Tensor, "d_ff d_model"], down: Float[Tensor, "d_model d_ff"]
+) -> SkipDecision:
+    """Decide whether a ReLU network of the same width can compute ``x + W_2 relu(W_1 x)`` alone.
+
+    The channels whose sign has to change solve ``sum_i c_i w2_i w1_i^T = -1`` if every c_i is 0 or
+    1. Both matrices are in float64.
+
+    Returns:
+        The channels, or ``None`` and the reason: there is no such set, or the products are linearly
+        dependent, so that the question stays open.
+    """
+    gram = (down.mT @ down) * (up @ up.mT)
+    values = torch.linalg.eigvalsh(gram)
+    if float(values[0]) <= _DEPENDENT * float(values[-1]):
+        return SkipDecision(
+            None,
+            "products of columns and rows are linearly dependent, so the method cannot decide",
+        )
+    coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
+    channels = coefficients > 0.5
+    products = down[:, channels] @ up[channels]
+    distance = float((products + torch.eye(len(down))).abs().max())
+    if distance > _TOLERANCE:
+        return SkipDecision(
+            None,
+            "-W_2 P W_1 is not the identity for any set of channels: for the most likely set, the "
+            f"entries differ from the identity by up to {distance:.2g}",
+        )
+    return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
+
+
+def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
+    """Return weights with which a ReLU network needs no skip; the sign of ``channels`` changes."""
+    found, sign = dict(weights), 1.0 - 2.0 * channels.double()
+    found["up.weight"] = sign[:, None] * weights["up.weight"]
+    if "up.bias" in weights:
+        bias = weights["up.bias"]
+        found["up.bias"] = sign * bias
+        # W_2 relu(-z) equals W_2 relu(z) - W_2 P W_1 x minus W_2 P b, which the bias adds back.
+        found["down.bias"] = weights["down.bias"] + weights["down.weight"] @ (channels * bias)
+    return found

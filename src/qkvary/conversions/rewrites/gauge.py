@@ -31,7 +31,6 @@ from qkvary.storage.errors import UsageError
 
 STATEMENT = "Proposition 4.2"
 CONDITION = 10.0
-"""Condition number of random gauges."""
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:

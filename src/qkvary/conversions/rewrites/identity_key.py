@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from qkvary.conversions.identity import rewrite_identity
+from qkvary.conversions.bases import rewrite_identity
 
-STATEMENT = "Theorems 4.1, 4.2 and 4.3"
 rewrite = partial(rewrite_identity, role="key")

@@ -6,19 +6,18 @@ norms and skips do not matter; rotary positions come between query and key and p
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.1.
 """
 
-import dataclasses
 from functools import partial
 
 import torch
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
-from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, Role, Sharing, Source, share
+from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, Role, Source, share
 from qkvary.conversions.attention_bases import (
     LayerDraft,
     check_bias,
     check_terms,
     make_plain,
+    replace_variant,
     scale_scores,
     scale_sources,
 )
@@ -58,8 +57,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    If key and value share a projection, the values are multiplied by W_Q^T too, and the output
-    projection by its inverse.
+    Values of the same projection get W_Q^T too, and the output projection its inverse.
     """
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
@@ -91,14 +89,9 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     for name in ("k_proj.weight", "k_proj.bias"):
         if name in weights:
             weights[name] = query.mT @ weights[name]
-    merged = change_sharing(config, share(IDENTITY, "k", sharing.value))
+    changed = share(IDENTITY, "k", sharing.value)
+    merged = replace_variant(config, sharing=changed, num_kv_heads=None)
     return scale_scores(LayerDraft(merged, weights, layer.name), 1.0)
-
-
-def change_sharing(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
-    """Return a one-head layer with the given sharing of projections, ``num_kv_heads`` unset."""
-    variant = dataclasses.replace(config.variant, sharing=sharing, num_kv_heads=None)
-    return dataclasses.replace(config, variant=variant)
 
 
 def check_head(layer: LayerDraft, role: Role) -> None:

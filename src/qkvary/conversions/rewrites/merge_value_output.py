@@ -3,13 +3,17 @@
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Remark 1.
 """
 
-import dataclasses
-
 from qkvary.arch.sharing import IDENTITY, share
-from qkvary.conversions.attention_bases import LayerDraft, check_bias, release_bias, scale_scores
+from qkvary.conversions.attention_bases import (
+    LayerDraft,
+    check_bias,
+    release_bias,
+    replace_variant,
+    scale_scores,
+)
 from qkvary.conversions.bases import change_layers
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
-from qkvary.conversions.rewrites.merge_query_key import change_sharing, check_head
+from qkvary.conversions.rewrites.merge_query_key import check_head
 from qkvary.storage.errors import UsageError
 
 STATEMENT = "Proposition 4.1, Remark 1"
@@ -44,7 +48,6 @@ def _merge(layer: LayerDraft) -> LayerDraft:
         matrix = matrix @ weights.pop("v_proj.down")
     weights["o_proj.weight"] = weights["o_proj.weight"] @ matrix
     changed = share(sharing.query, sharing.key, IDENTITY)
-    variant = dataclasses.replace(config.variant, v_rank=None)
-    config = dataclasses.replace(config, variant=variant)
-    merged = LayerDraft(change_sharing(config, changed), weights, layer.name)
+    config = replace_variant(config, sharing=changed, num_kv_heads=None, v_rank=None)
+    merged = LayerDraft(config, weights, layer.name)
     return scale_scores(merged, layer.config.identity_correction)

@@ -19,10 +19,8 @@ STATEMENT = (
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network in which a temperature and a key bias replace the position term ``+``.
 
-    The temperature is a factor of the scores, and the key bias adds a number for each key position
-    to the scores. The published term adds a fixed sinusoid to copies of the scores, and maps the
-    copies back to one score. Each channel of the sinusoid depends only on the row or only on the
-    column, and the part that depends on the row cancels in the softmax.
+    The channels of its sinusoid depend only on the row or only on the column, and the part that
+    depends on the row cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

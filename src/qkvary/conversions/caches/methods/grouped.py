@@ -18,10 +18,7 @@ STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the configuration of the converted layer.
-
-    The new layer caches at most ``numbers`` values per token.
-    """
+    """Return the new layer's configuration, which caches at most ``numbers`` values per token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")

@@ -11,10 +11,7 @@ STATEMENT = "the unrotated key replaces the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the converted layer's configuration, whose cache always has the size of the keys.
-
-    A budget of ``numbers`` cached values per token that does not allow this size is refused.
-    """
+    """Return the new layer's configuration, whose cache always has the size of the keys."""
     size = layer.kv_width
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)

@@ -15,10 +15,7 @@ STATEMENT = "keys and values of all heads are made from one latent, stored with 
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the configuration of the converted layer.
-
-    The new layer caches at most ``numbers`` values per token.
-    """
+    """Return the new layer's configuration, which caches at most ``numbers`` values per token."""
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):

@@ -17,10 +17,7 @@ STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the configuration of the converted layer.
-
-    The new layer caches at most ``numbers`` values per token.
-    """
+    """Return the new layer's configuration, which caches at most ``numbers`` values per token."""
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
