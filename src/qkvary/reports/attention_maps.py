@@ -166,7 +166,7 @@ def draw_maps(
     """
     step, half = _TILE + _GAP, _TILE / 2
     columns = [18 + head * step for head in range(min(maps.shape[1], MOST_HEADS))]
-    parts: list[Markup | svg.Shared] = [
+    parts = [
         svg.text(x + half, 12, f"head {head}", "tick middle")
         for head, x in enumerate(columns, start=1)
     ]
@@ -187,21 +187,21 @@ def draw_maps(
 
 def _tile(
     values: NDArray[np.floating[Any]], targets: Sequence[int | None], x: float, y: float
-) -> tuple[Markup, svg.Shared]:
+) -> list[Markup]:
     rows, columns = values.shape
     picture, size = png(shades(values)), (_TILE, _TILE)
     image = svg.image(picture, (x, y), size, "map", is_stretched=rows != columns)
-    over = svg.element("rect", width=_TILE, height=_TILE, class_="map-frame")
+    parts = [image, svg.element("rect", x=x, y=y, width=_TILE, height=_TILE, class_="map-frame")]
     if max(rows, columns) <= _OUTLINED:
         wide, high = _TILE / columns, _TILE / rows
         outline = "".join(
-            f"M{svg.number(column * wide)} {svg.number(row * high)}"
+            f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
             for row, column in _right_cells(values, targets)
         )
         if outline:
-            over += svg.element("path", d=outline, class_="right-cell")
-    return image, svg.Shared(parts=over, at=(x, y))
+            parts.append(svg.element("path", d=outline, class_="right-cell"))
+    return parts
 
 
 def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:

@@ -94,12 +94,12 @@ def _panel(
 
     family = family_of(curve.variant, baseline)
     title = names.short(curve.variant, 24)
-    parts: list[Markup | svg.Shared] = [
+    parts = [
         svg.text(plot.across.start, 14, title, f"panel-title t-{family.key}"),
-        svg.Shared(parts=_grid(plot)),
+        _grid(plot),
     ]
     if behind is not None and behind is not curve:
-        parts.append(svg.Shared(parts=svg.path(places(behind, behind.mean), "behind")))
+        parts.append(svg.path(places(behind, behind.mean), "behind"))
     upper, lower = places(curve, curve.high), places(curve, curve.low)
     if len(upper) > 1:
         parts.append(svg.path([*upper, *reversed(lower)], f"band f-{family.key}", closed=True))
@@ -116,7 +116,7 @@ def _panel(
 
 
 def _grid(plot: svg.Plot) -> Markup:
-    """Draw the area of a panel with its grid, which all panels on one scale share."""
+    """Draw the area of a panel with its grid."""
     _, _, right, bottom = plot.area
     parts = [plot.cover("plot"), *plot.rows(plot.up.ticks(3), numbers.tick)]
     for value in plot.across.ticks(3):

@@ -58,11 +58,9 @@ def _style() -> str:
 
 def _render(template: str, report: Report, style: str, *, prefix: str, **more: object) -> str:
     numbers = itertools.count(1)
-    # In a notebook, styles are nested and do not reach shared parts.
-    shared = dict[Markup, str]() if template == "page.html.j2" else None
 
     def draw(drawing: Drawing) -> Markup:
-        return drawing.to_svg(f"{prefix}{next(numbers)}", shared)
+        return drawing.to_svg(f"{prefix}{next(numbers)}")
 
     made = _environment().get_template(template)
     text = made.render(report=report, style=style, draw=draw, **more)
@@ -124,4 +122,4 @@ def _swatch(mark: Drawing) -> Markup:
     """Draw a mark of a legend, which the text next to it explains."""
     size = {"width": mark.width, "height": mark.height}
     box = f"0 0 {mark.width:g} {mark.height:g}"
-    return element("svg", *mark.inlined, viewBox=box, aria_hidden="true", **size)
+    return element("svg", *mark.parts, viewBox=box, aria_hidden="true", **size)

@@ -4,9 +4,8 @@ Everything that reaches an element is escaped here and nowhere else.
 """
 
 import base64
-import itertools
 import math
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -85,63 +84,15 @@ def image(png: bytes, at: Point, size: Point, class_: str, *, is_stretched: bool
 
 
 def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str = "") -> Markup:
-    """Write a polyline, with relative moves because they are shorter."""
+    """Write a polyline."""
     data = path_data(points) + ("z" if closed else "")
     return element("path", d=data, class_=class_, stroke_dasharray=dash or None)
 
 
 def path_data(points: Sequence[Point]) -> str:
-    """Write the ``d`` of a polyline on a grid of tenths, so that rounding errors do not add up.
-
-    Points that lie on the straight line between their neighbours are left out.
-    """
-    grid = [(round(x * 10), round(y * 10)) for x, y in points]
-    moves: list[tuple[int, int]] = []
-    for (x0, y0), (x1, y1) in itertools.pairwise(grid):
-        x, y = x1 - x0, y1 - y0
-        last_x, last_y = moves[-1] if moves else (0, 0)
-        if moves and last_x * y == last_y * x and last_x * x + last_y * y >= 0:
-            moves[-1] = last_x + x, last_y + y
-        elif (x, y) != (0, 0):
-            moves.append((x, y))
-    start = [f"M{_pair(*grid[0])}"] if grid else []
-    return "".join([*start, *(f"l{_pair(*move)}" for move in moves)])
-
-
-def _pair(x: int, y: int) -> str:
-    """Write two coordinates in tenths, without the zeros and spaces that SVG does not need."""
-    first, second = (
-        number(tenths / 10).replace("0.", ".", 1) if abs(tenths) < 10 else number(tenths / 10)
-        for tenths in (x, y)
-    )
-    return f"{first}{second}" if second.startswith("-") else f"{first} {second}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """Parts that are drawn more than once on a page.
-
-    The page contains each part once; the other uses refer to it.
-    """
-
-    parts: Markup
-    at: Point = (0.0, 0.0)
-    """Position of the origin of the parts."""
-
-    def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the parts with ``name`` as their id, or a reference if the page already has them.
-
-        ``names`` has the ids of the parts on the page; without it, the parts get no id.
-        """
-        x, y = (value or None for value in self.at)
-        inner = self.parts
-        if names is not None:
-            if inner in names:
-                return element("use", href=f"#{names[inner]}", x=x, y=y)
-            names[inner] = name
-            inner = group([inner], id=name)
-        move = f"translate({number(self.at[0])} {number(self.at[1])})"
-        return group([inner], transform=move) if x or y else inner
+    """Write the ``d`` of a polyline."""
+    places = (f"{number(round(x, 1))} {number(round(y, 1))}" for x, y in points)
+    return "M" + "L".join(places) if points else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,28 +103,15 @@ class Drawing:
     height: float
     title: str
     description: str
-    parts: tuple[Markup | Shared, ...]
+    parts: tuple[Markup, ...]
 
-    @property
-    def inlined(self) -> tuple[Markup, ...]:
-        """The drawing's parts, including those that are shared."""
-        return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
-
-    def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the element for a page; every id begins with ``name``.
-
-        ``names`` maps the shared parts that are already on the page to their ids; the shared parts
-        of this drawing are added to ``names``. ``names`` is None if the drawing stands alone.
-        """
-        parts = (
-            part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
-            for place, part in enumerate(self.parts)
-        )
+    def to_svg(self, name: str) -> Markup:
+        """Write the element for a page; every id begins with ``name``."""
         return element(
             "svg",
             element("title", self.title, id=f"{name}-t"),
             element("desc", self.description, id=f"{name}-d"),
-            *parts,
+            *self.parts,
             viewBox=f"0 0 {number(self.width)} {number(self.height)}",
             role="img",
             aria_labelledby=f"{name}-t {name}-d",
