@@ -14,7 +14,6 @@ from qkvary.reports.report import (
     Block,
     Bullets,
     Chart,
-    Choice,
     Code,
     Fold,
     Group,
@@ -84,7 +83,7 @@ def everything(text: str) -> Report:
         table,
         Legend(title=text, entries=((text, draw()),)),
         Fold(title=text, blocks=(Prose(text, small=True),)),
-        Group(title=text, detail=text, lead=text, blocks=(chart,), layout="alone", options=(1,)),
+        Group(title=text, detail=text, lead=text, blocks=(chart,), layout="alone"),
     )
     return Report(
         subject=text,
@@ -102,7 +101,6 @@ def everything(text: str) -> Report:
                 lead=text,
                 blocks=blocks,
                 brief=True,
-                choices=(Choice(title=text, options=(text, text)),),
             ),
         ),
     )

@@ -95,9 +95,7 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
         make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 1.0 + cell.seed})
         for cell in study.cells()
     ]
-    curve = [{"event": "validation", "step": 1, "seconds": 1.0, "loss": 2.0}]
-    curves = {cell.run_key: curve for cell in study.cells()}
-    report = study_report(summarise(study, records, curves=curves))
+    report = study_report(summarise(study, records))
     (note,) = {setting.note for setting in study.settings}
     shown = [block for one in report.sections for block in walk(one.blocks)]
     behind = [block.table for block in shown if isinstance(block, Chart)]
@@ -108,6 +106,4 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
     }
     without = {name for name, has in found.items() if not has}
     assert without == {"costs", "environments"}
-    assert {"overview", "contrasts", "results", "frontier", "curves", "published", "runs"} <= set(
-        found
-    )
+    assert {"overview", "contrasts", "results", "frontier", "published", "runs"} <= set(found)

@@ -69,7 +69,7 @@ def test_runs_that_never_solved_are_counted() -> None:
 
 def test_panels_share_one_scale_and_show_the_baseline() -> None:
     group = [one for one in make_summary().curves if one.quantity == "validation loss"][:3]
-    drawings = [chart.draw().to_svg("p") for chart in curves.panels(group, "seconds", "QKV")]
+    drawings = [chart.draw().to_svg("p") for chart in curves.panels(group, "QKV")]
     assert len(drawings) == 3
     assert curves.count_runs(group) == "5 runs"
     scales = [re.findall(r'class="tick end">([^<]*)<', drawing) for drawing in drawings]

@@ -88,9 +88,7 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
             ),
             *(_section(figure, drawn[figure.name], read) for figure in figures),
         ),
-        datasets=tuple(
-            curve_table(one.curves, name, "") for name, one in drawn.items() if one.curves
-        ),
+        datasets=tuple(curve_table(one.curves, name) for name, one in drawn.items() if one.curves),
         data={
             "figures": [
                 {

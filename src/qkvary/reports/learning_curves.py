@@ -6,7 +6,6 @@ With many variants, bands in one chart overlap; panels on one scale do not, and 
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal
 
 from markupsafe import Markup
 
@@ -16,8 +15,6 @@ from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
-
-CurveAxis = Literal["steps", "seconds"]
 
 POINTS = 36
 """Maximum number of points per curve of a panel; the CSV file has all."""
@@ -43,13 +40,11 @@ def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
     return next((name for name in quantities if name.startswith("validation")), quantities[0])
 
 
-def panels(curves: Sequence[LearningCurve], axis: CurveAxis, baseline: str) -> tuple[Chart, ...]:
+def panels(curves: Sequence[LearningCurve], baseline: str) -> tuple[Chart, ...]:
     """Return the curves of one setting and quantity, one panel each, on one scale."""
-    plot = _plot(curves, axis)
+    plot = _plot(curves)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
-    return tuple(
-        Chart(draw=partial(_panel, plot, curve, behind, axis, baseline)) for curve in curves
-    )
+    return tuple(Chart(draw=partial(_panel, plot, curve, behind, baseline)) for curve in curves)
 
 
 def count_runs(curves: Iterable[LearningCurve]) -> str:
@@ -61,8 +56,7 @@ def count_runs(curves: Iterable[LearningCurve]) -> str:
     return names.count(high, "run") if low == high else f"{low} to {high} runs"
 
 
-def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
-    places = [place for curve in curves for place in getattr(curve, axis)]
+def _plot(curves: Sequence[LearningCurve]) -> svg.Plot:
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
     if len(usable) > 50:
@@ -70,7 +64,7 @@ def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
         # cut.
         usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
     low, high = svg.padded(usable, 0.05)
-    far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
+    far = max(step for curve in curves for step in curve.steps) or 1
     return svg.Plot(
         svg.Scale(low=0, high=far, start=36, end=_WIDTH - 8),
         svg.Scale(low=low, high=high, start=_HEIGHT - 20, end=24),
@@ -78,18 +72,13 @@ def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
 
 
 def _panel(
-    plot: svg.Plot,
-    curve: LearningCurve,
-    behind: LearningCurve | None,
-    axis: CurveAxis,
-    baseline: str,
+    plot: svg.Plot, curve: LearningCurve, behind: LearningCurve | None, baseline: str
 ) -> svg.Drawing:
     def places(one: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
-        where: Sequence[float] = getattr(one, axis)
         return [
-            plot.point(where[index], values[index])
+            plot.point(one.steps[index], values[index])
             for index in thinned(len(values))
-            if math.isfinite(values[index]) and math.isfinite(where[index])
+            if math.isfinite(values[index])
         ]
 
     family = family_of(curve.variant, baseline)
@@ -109,7 +98,7 @@ def _panel(
         width=_WIDTH,
         height=_HEIGHT,
         title=names.short(curve.variant, 60),
-        description=f"{curve.quantity} over {axis}; the mean at the end is {numbers.real(last)}. "
+        description=f"{curve.quantity} over steps; the mean at the end is {numbers.real(last)}. "
         "The band reaches from the smallest to the largest value of all runs.",
         parts=tuple(parts),
     )

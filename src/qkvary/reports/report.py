@@ -88,9 +88,6 @@ class Group:
     """The smallest legible width of a column in a grid of maps, in pixels."""
     file: str = ""
     """The name of the file that shows all charts of the group, without suffix; empty for none."""
-    options: tuple[int, ...] = ()
-    """For each choice of the section, the option with which the group is shown; empty to show it
-    always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +102,6 @@ Block = Prose | Bullets | Pairs | Code | Chart | Legend | Group | Fold | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A control with which the reader of a section switches between several options."""
-
-    title: str
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One topic of a report."""
 
@@ -122,7 +111,6 @@ class Section:
     lead: str = ""
     link: str = ""
     """A short title for the table of contents; the title itself if empty."""
-    choices: tuple[Choice, ...] = ()
     brief: bool = False
     """Whether the terminal prints the section by default."""
     full: bool = False

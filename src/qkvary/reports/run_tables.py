@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from qkvary.reports.attention_maps import RunAttention, best, chance, masses
-from qkvary.reports.learning_curves import thinned
 from qkvary.reports.tables import (
     Cell,
     Table,
     Tone,
     clipped,
+    dataset,
     label,
     number,
     pick,
@@ -177,39 +177,20 @@ def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
     )
 
 
-def curve_table(
-    curves: Sequence[LearningCurve],
-    key: str,
-    title: str,
-    places: int | None = None,
-    notes: Sequence[str] = (),
-) -> Table:
-    """Return the points of learning curves, at most ``places`` per curve."""
-    points = (
-        {
-            **named,
-            "step": curve.steps[index],
-            **{name: getattr(curve, name)[index] for name in ("seconds", "mean", "low", "high")},
-            "runs": curve.runs[index],
-        }
-        for curve in curves
-        for named in [pick(curve, "setting variant quantity")]
-        for index in thinned(len(curve.steps), places or len(curve.steps))
-    )
-    return tabulate(
+def curve_table(curves: Sequence[LearningCurve], key: str) -> Table:
+    """Return all points of learning curves, for the CSV file."""
+    columns = ("seconds", "mean", "low", "high", "runs")
+    return dataset(
         key,
-        title,
-        points,
-        label("setting"),
-        label("variant"),
-        word("quantity"),
-        number("step", write=numbers.whole),
-        number("seconds", write=numbers.real),
-        number("mean", write=PRECISE),
-        number("low", "smallest", PRECISE),
-        number("high", "largest", PRECISE),
-        number("runs"),
-        notes=notes,
+        (
+            {
+                **pick(curve, "setting variant quantity"),
+                "step": step,
+                **{name: getattr(curve, name)[index] for name in columns},
+            }
+            for curve in curves
+            for index, step in enumerate(curve.steps)
+        ),
     )
 
 

@@ -1,9 +1,9 @@
 """The report of a study: answers, every table and chart, and commands to run it again."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,12 @@ from qkvary.planning.curves import SIZES
 from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
-from qkvary.reports.learning_curves import CurveAxis, count_runs, headline_quantity, panels
+from qkvary.reports.learning_curves import count_runs, headline_quantity, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
     Bullets,
     Chart,
-    Choice,
     Code,
     Fold,
     Group,
@@ -47,8 +46,6 @@ from qkvary.studies.results.summary import (
 )
 from qkvary.text import names, numbers
 
-MOST_PANELS = 320
-"""Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
 """Costs for the picture next to the answer; the first one that the study has is drawn."""
 
@@ -172,11 +169,7 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         for axis in AXIS_TITLES
         if (charts := [one for one in shown if one.axis == axis])
     ]
-    axes = tuple(title for axis, title in AXIS_TITLES.items() if any(axis == f.axis for f in shown))
-    several = len(groups) > 1
-    switched = (
-        Group(blocks=(group,), options=(option,)) for option, group in enumerate(groups, start=1)
-    )
+    folded = (Fold(title=group.title, blocks=(replace(group, title=""),)) for group in groups[1:])
     return Section(
         key="frontiers",
         title="Quality and cost",
@@ -186,8 +179,7 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         f"difference from {names.clip(summary.baseline)}, not adjusted for multiple comparisons, "
         "drawn around each variant’s mean. Points that would overlap are drawn a little to the "
         "right.",
-        choices=(Choice(title="Cost", options=axes),) if several else (),
-        blocks=tuple(switched if several else groups),
+        blocks=(*groups[:1], *folded),
     )
 
 
@@ -227,25 +219,19 @@ def _curves(summary: Summary) -> Section:
         by_setting.setdefault(curve.setting, []).append(curve)
     metrics = {run.setting: run.metric for run in summary.runs if run.metric}
     blocks: list[Block] = []
-    used = hidden = 0
-    for index, (setting, curves) in enumerate(by_setting.items()):
+    for index, (setting, curves) in enumerate(by_setting.items(), start=1):
         headline = headline_quantity(curves, metrics.get(setting, ""))
-        quantities = list(dict.fromkeys((headline, "train loss")))
-        kept = [curve for curve in curves if curve.quantity in quantities]
-        used += len(kept)
-        if used > MOST_PANELS and blocks:
-            hidden += 1
-            continue
-        stem = f"curves-{index + 1:02d}-{names.slug(setting)}"
-        own = [table for table in summary.tables if setting in table.settings]
-        notes = study_tables.setting_notes(own)
-        table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5, notes)
-        views = _curve_views(kept, quantities, summary.baseline, stem)
-        blocks.append(Group(blocks=(*views, _fold(table))))
-    if hidden:
-        more = names.count(hidden, "more setting")
-        note = f"{more} would make this page too large; the exported curves.csv has all of them."
-        blocks.append(Prose(note, small=True))
+        shown = [curve for curve in curves if curve.quantity == headline and curve.steps]
+        if shown:
+            blocks.append(
+                Group(
+                    title=f"{setting}: {headline} over steps",
+                    detail=f"{count_runs(shown)} a variant",
+                    blocks=panels(shown, summary.baseline),
+                    layout="panels",
+                    file=f"curves-{index:02d}-{names.slug(f'{setting} {headline}')}",
+                )
+            )
     solves = any(run.steps_to_solve is not None for run in summary.runs)
     solving = " A run that stops because it has solved the task keeps its last value."
     return Section(
@@ -254,29 +240,8 @@ def _curves(summary: Summary) -> Section:
         lead="One panel for each variant, all of a task on one scale. The line is the mean over "
         "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
         f"mean of {names.clip(summary.baseline)}.{solving if solves else ''}",
-        choices=(
-            Choice(title="Quantity", options=("validation", "training loss")),
-            Choice(title="Over", options=("steps", "seconds of training")),
-        ),
         blocks=tuple(blocks),
     )
-
-
-def _curve_views(
-    curves: Sequence[LearningCurve], quantities: Sequence[str], baseline: str, stem: str
-) -> Iterator[Group]:
-    axes: dict[CurveAxis, str] = {"steps": "steps", "seconds": "seconds of training"}
-    for place, quantity in enumerate(quantities, start=1):
-        some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
-        for number, (axis, over) in enumerate(axes.items() if some else (), start=1):
-            yield Group(
-                title=f"{some[0].setting}: {quantity} over {over}",
-                detail=f"{count_runs(some)} a variant",
-                blocks=panels(some, axis, baseline),
-                layout="panels",
-                options=(place, number),
-                file=f"{stem}-{names.slug(quantity)}" if place == number == 1 else "",
-            )
 
 
 def _attention(attention: Sequence[RunAttention]) -> Section:
@@ -459,8 +424,9 @@ def _replace(value: Any, ending: str) -> Any:
         return value.replace(ending, "")
     if isinstance(value, tuple):
         return tuple(_replace(one, ending) for one in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value)]
-        changed = {name: _replace(getattr(value, name), ending) for name in fields}
-        return dataclasses.replace(value, **changed)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            field.name: _replace(getattr(value, field.name), ending) for field in fields(value)
+        }
+        return replace(value, **changed)
     return value

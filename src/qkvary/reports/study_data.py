@@ -29,7 +29,7 @@ def study_datasets(
         dataset("solving", _solving(summary.tables)),
         cost_table(main_tables(summary)),
         dataset("runs", (pick(run, _RUN) for run in summary.runs)),
-        run_tables.curve_table(summary.curves, "curves", ""),
+        run_tables.curve_table(summary.curves, "curves"),
         run_tables.attention_table(attention, "attention"),
         dataset("samples", sample_rows(samples)),
         run_tables.learning_rate_table(summary, "learning_rates"),
