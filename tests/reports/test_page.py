@@ -74,7 +74,7 @@ def everything(text: str) -> Report:
         rows=((Cell(raw=text, text=text, name=True), Cell(raw=0.5, text=text, below=(text,))),),
         notes=(text,),
     )
-    chart = Chart(draw=draw, caption=text, detail=text, notes=(text,))
+    chart = Chart(draw=draw, caption=text, detail=text)
     blocks: tuple[Block, ...] = (
         Prose(text),
         Bullets((text,)),
@@ -83,7 +83,7 @@ def everything(text: str) -> Report:
         table,
         Legend(title=text, entries=((text, draw()),)),
         Fold(title=text, blocks=(Prose(text, small=True),)),
-        Group(title=text, detail=text, lead=text, blocks=(chart,), layout="alone"),
+        Group(title=text, detail=text, lead=text, blocks=(chart,), notes=(text,), layout="alone"),
     )
     return Report(
         subject=text,

@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Bullets, Chart, Fold, Prose, walk
+from qkvary.reports.report import Bullets, Chart, Fold, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
 from qkvary.studies.catalog import load_study
@@ -41,7 +41,7 @@ def test_counts_are_in_every_table_of_results(seed: int) -> None:
     states = ("done", "failed", "diverged", "missing")
     runs = tuple(dataclasses.replace(run, state=draw.choice(states)) for run in summary.runs)
     changed = dataclasses.replace(summary, runs=runs)
-    shown = study_tables.matrix(changed)
+    shown = study_tables.matrix(changed, study_tables.main_tables(changed), "key", "title")
     for row, variant in zip(shown.rows, changed.variants, strict=True):
         own = [run for run in runs if run.variant == variant]
         assert row[-1].raw == sum(run.state == "done" for run in own)
@@ -69,23 +69,6 @@ def test_digest_changes_with_any_record() -> None:
     assert records_digest(runs)[:16] in str(rerun.blocks)
 
 
-def test_published_language_models_stand_beside_variants_of_language_models() -> None:
-    summary = make_summary(("QKV", "Q-K=V"), 2)
-    blocks = section(study_report(summary), "published").blocks
-    (fold,) = (block for block in blocks if isinstance(block, Fold))
-    note = fold.blocks[0]
-    assert isinstance(note, Prose)
-    assert "not the networks of this study" in note.text
-    translators = [dataclasses.replace(one, is_language=False) for one in summary.tables]
-    others = (
-        make_summary(("QKV", "I-K=V"), 2),
-        dataclasses.replace(summary, tables=tuple(translators)),
-    )
-    for other in others:
-        blocks = section(study_report(other), "published").blocks
-        assert not any(isinstance(block, Fold) for block in blocks)
-
-
 def test_what_chance_scores_stands_below_every_table_with_results() -> None:
     study = load_study("numbers-paper")
     study = dataclasses.replace(
@@ -106,4 +89,4 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
     }
     without = {name for name, has in found.items() if not has}
     assert without == {"costs", "environments"}
-    assert {"overview", "contrasts", "results", "frontier", "published", "runs"} <= set(found)
+    assert {"overview", "contrasts", "frontier", "published", "runs"} <= set(found)

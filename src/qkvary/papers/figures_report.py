@@ -439,14 +439,11 @@ def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     points = tuple(one for one in every.points if one.variant in figure.variants)
     shown = replace(every, points=points)
     chart = Chart(
-        draw=partial(quality_chart, shown),
-        caption=figure.title,
-        table=quality_table(shown),
-        notes=collect_caveats(points),
-        file=figure.name,
+        draw=partial(quality_chart, shown), caption=figure.title, table=quality_table(shown)
     )
+    group = Group(blocks=(chart,), notes=collect_caveats(points), file=figure.name)
     text = "Perplexities of Table 4 against the size of the cache; intervals show the rounding."
-    return _Drawn(blocks=(Prose(text), chart))
+    return _Drawn(blocks=(Prose(text), group))
 
 
 def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:

@@ -72,7 +72,6 @@ def _block(block: Block, folder: str = "") -> Iterator[str]:
             yield from _image(block, block.caption, folder)
             if block.table:
                 yield from _table(block.table)
-                yield from _bullets(block.notes)
         case Group():
             yield from _group(block, folder)
         case Fold():

@@ -8,19 +8,24 @@ from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.parameters import model_parameters
 from qkvary.planning.advice import ServedVariant, nearest_size
-from qkvary.planning.curves import SIZES, CacheCurves, compute_cache_curves
+from qkvary.planning.curves import (
+    SIZES,
+    CacheCurves,
+    compute_cache_curves,
+    compute_quality_points,
+)
 from qkvary.planning.engines import VLLM
 from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
-from qkvary.reports.plan_charts import cache_chart
+from qkvary.reports.plan_charts import cache_chart, quality_chart
 from qkvary.reports.plan_tables import (
     cache_table,
     engines_table,
+    quality_table,
     serving_table,
     training_table,
 )
-from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
 from qkvary.reports.tables import pick
 from qkvary.text import names, numbers
@@ -163,15 +168,32 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
 def _published(plan: Plan) -> Iterator[Section]:
     if plan.task == "causal" and plan.model.is_causal:
         size = nearest_size(model_parameters(plan.model).total)
+        nearest_first = sorted(SIZES, key=lambda one: one != size)
+        points = [compute_quality_points(one) for one in nearest_first]
+        charts = tuple(
+            Chart(
+                draw=partial(quality_chart, one),
+                caption=f"The papers’ {one.size} networks",
+                table=quality_table(one),
+            )
+            for one in points
+        )
         yield Section(
             key="published",
-            title="Published quality against cache",
-            link="Published quality",
+            title="Published quality",
             lead="These are the papers’ measurements of networks that were trained from scratch, "
             "not measurements of this model; the plan compares this model with the papers’ "
             f"{size} networks. The line joins the points on the frontier: no other point is better "
-            "at the same or a smaller cache.",
-            blocks=published_quality([size, *(other for other in SIZES if other != size)]),
+            "at the same or a smaller cache. A hollow point, marked †, is dominated. A bar shows "
+            "the range that the printed digits allow.",
+            blocks=(
+                Group(
+                    blocks=charts,
+                    notes=tuple(dict.fromkeys(text for one in points for text in one.caveats)),
+                    layout="wide",
+                    file="quality-against-cache",
+                ),
+            ),
         )
 
 

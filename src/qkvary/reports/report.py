@@ -59,7 +59,6 @@ class Chart:
     detail: str = ""
     """A second line of the caption."""
     table: Table | None = None
-    notes: tuple[str, ...] = ()
     file: str = ""
     """The name of the chart's file, without suffix; empty for a chart without its own file."""
 

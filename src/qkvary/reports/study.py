@@ -7,12 +7,9 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from qkvary.planning.curves import SIZES
-from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
 from qkvary.reports.learning_curves import count_runs, headline_quantity, panels
-from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
     Bullets,
@@ -30,7 +27,6 @@ from qkvary.reports.study_charts import (
     AXIS_TITLES,
     difference_chart,
     frontier_chart,
-    solving_chart,
 )
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import Cell, Table, named, tabulate, word
@@ -61,7 +57,7 @@ def study_report(
     sections = (
         _results(shown, tables),
         _frontiers(shown, tables),
-        _solving(shown, tables),
+        _solving(study_tables.solving_table(shown, tables)),
         _curves(shown),
         sample_section(samples),
         _attention(attention),
@@ -122,10 +118,8 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         for table in tables
         if any(row.difference for row in table.rows)
     )
-    full = tuple(
-        study_tables.result_table(table, summary, f"results-{index}")
-        for index, table in enumerate(summary.tables)
-    )
+    settings = [table for table in summary.tables if table not in tables]
+    each = study_tables.matrix(summary, settings, "settings", "Variants by setting")
     words = filter(None, (*summary.method.sentences, summary.description))
     sentences = (
         *(summary.answers if summary.headline else ()),
@@ -142,14 +136,13 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         file="differences",
     )
     said = Fold(title="Every comparison in words", blocks=(Bullets(sentences),))
-    whole = "All results in full: deviations, intervals, p-values, smallest detectable differences"
     blocks: tuple[Block, ...] = (
         *([said] if sentences else []),
-        study_tables.matrix(summary),
+        study_tables.matrix(summary, tables, "overview", "Variants by task"),
         family_legend(summary.variants, summary.baseline),
         *([contrasts] if contrasts.rows else []),
         *([drawn] if differences else []),
-        Fold(title=whole, blocks=full),
+        *([Fold(title="Results of each setting", blocks=(each,))] if settings else []),
         Group(title="How the intervals were made", blocks=tuple(map(Prose, words))),
     )
     return Section(key="results", title="Results", blocks=blocks, brief=True)
@@ -192,25 +185,8 @@ def _frontier(frontier: Frontier, stem: str, summary: Summary) -> Chart:
     )
 
 
-def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    charts = tuple(
-        Chart(
-            draw=partial(solving_chart, table, summary.runs, summary.baseline),
-            table=study_tables.solving_table(table, f"solving-{index}"),
-            file=f"solving-{index + 1:02d}-{names.slug(table.name)}",
-        )
-        for index, table in enumerate(tables)
-        if table.kind != "average" and any(row.solving for row in table.rows)
-    )
-    return Section(
-        key="solving",
-        title="Steps until solved",
-        link="Steps to solve",
-        lead="Each small mark is one seed; the large mark is the median. Runs that did not solve "
-        "the task are counted at the right. If the middle run did not solve the task, there is no "
-        "median.",
-        blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
-    )
+def _solving(table: Table) -> Section:
+    return Section(key="solving", title="Steps to solve", blocks=(table,) if table.rows else ())
 
 
 def _curves(summary: Summary) -> Section:
@@ -301,30 +277,15 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the section of published numbers.
-
-    The published numbers of language models are included only if the study trains language models.
-    """
-    trained = {quality.variant for size in SIZES for quality in qualities(size)}
-    known = trained & set(summary.variants) - {summary.baseline}
-    tables: list[Block] = [
-        run_tables.published_table(comparison, f"published-{index}")
-        for index, comparison in enumerate(summary.published)
-    ]
-    if known and any(table.is_language for table in summary.tables):
-        title = "Language models of 300 million and 1.2 billion parameters, as published"
-        note = Prose(
-            "The change in perplexity against the cache size. These are the networks of the "
-            "papers, not the networks of this study. The line joins the points on the frontier: no "
-            "other point is better at the same or a smaller cache."
-        )
-        tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(
         key="published",
         title="Published figures",
         lead="The papers’ numbers, and those measured here. “Does not recompute” means that the "
         "published number does not follow from the paper’s own inputs.",
-        blocks=tuple(tables),
+        blocks=tuple(
+            run_tables.published_table(comparison, f"published-{index}")
+            for index, comparison in enumerate(summary.published)
+        ),
     )
 
 

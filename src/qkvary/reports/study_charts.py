@@ -1,4 +1,4 @@
-"""The charts of a study as inline SVG: quality against cost, differences, steps to solve.
+"""The charts of a study as inline SVG: quality against cost, and differences.
 
 Each function takes typed rows of the summary and returns one drawing. Only positions
 are computed here.
@@ -19,8 +19,6 @@ from qkvary.studies.results.summary import (
     Frontier,
     FrontierPoint,
     ResultTable,
-    RunRow,
-    Solving,
     VariantRow,
 )
 from qkvary.studies.results.verdicts import is_share
@@ -174,65 +172,3 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
         parts.append(svg.line(*ends, f"whisker strong {style}"))
     supported = gap.verdict in ("better", "worse")
     return [*parts, mark(family, across(gap.mean), y, 4.6, hollow=not supported)]
-
-
-def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str) -> svg.Drawing:
-    """Draw the steps that each seed took to solve the task, and the number that never did."""
-    rows = [(row, row.solving) for row in table.rows if row.solving]
-    horizon = max((solving.horizon for _, solving in rows), default=1)
-    left = _margin([row for row, _ in rows])
-    right, bottom = left + 250.0, len(rows) * _ROW + 26
-    across = svg.Scale(low=0, high=horizon, start=left, end=right)
-    parts = [
-        svg.x_axis(across, bottom, numbers.tick, 5, top=24),
-        svg.line((across(horizon), 24), (across(horizon), bottom), "limit"),
-        svg.text(8, 13, short(table.name, 30), "panel-title"),
-        svg.text(right + 8, 13, "not solved", "axis-title"),
-        svg.text(right, bottom + 36, "training steps until solved", "axis-title end"),
-    ]
-    for index, (row, solving) in enumerate(rows):
-        steps = sorted(
-            run.steps_to_solve
-            for run in runs
-            if run.variant == row.variant
-            and run.setting in table.settings
-            and run.selected
-            and run.steps_to_solve is not None
-        )
-        y = 24 + (index + 0.5) * _ROW
-        parts.extend(_solving_row(row.variant, solving, steps, baseline, across, y))
-    solved = sum(solving.solved for _, solving in rows)
-    total = sum(solving.runs for _, solving in rows)
-    return svg.Drawing(
-        width=right + 66,
-        height=bottom + 44,
-        title=clip(f"{table.name}: steps until solved"),
-        description=f"{solved} of {total} runs solved the task within {horizon:,} steps; "
-        "small marks are single runs.",
-        parts=tuple(parts),
-    )
-
-
-def _solving_row(
-    variant: str,
-    solving: Solving,
-    steps: Sequence[int],
-    baseline: str,
-    across: svg.Scale,
-    y: float,
-) -> list[Markup]:
-    family = family_of(variant, baseline)
-    parts = [svg.text(8, y + 4, short(variant, _NAME_LENGTH), f"name t-{family.key}")]
-    if steps:
-        ends = (across(steps[0]), y), (across(steps[-1]), y)
-        parts.append(svg.line(*ends, f"whisker f-{family.key}"))
-    parts.extend(
-        svg.line((across(step), y - 5), (across(step), y + 5), f"seed f-{family.key}")
-        for step in steps
-    )
-    if solving.median_steps is not None:
-        parts.append(mark(family, across(solving.median_steps), y, 5))
-    if unsolved := solving.runs - solving.solved:
-        words = f"{unsolved} of {solving.runs}"
-        parts.append(svg.text(across.end + 8, y + 4, words, "tick strong"))
-    return parts
