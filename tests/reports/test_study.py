@@ -7,11 +7,10 @@ import pytest
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
 from qkvary.reports.report import Bullets, Chart, Fold, walk
-from qkvary.reports.study import records_digest, study_report
+from qkvary.reports.study import study_report
 from qkvary.reports.tables import Table
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.summary import RunRow
 from tests.reports.subjects import section, tables
 from tests.reports.synthetic import make_study, make_summary
 from tests.studies.made_up import make_record
@@ -56,17 +55,6 @@ def test_an_empty_store_makes_a_page() -> None:
     report = study_report(summarise(study, []))
     assert len(tables(report)["runs"].rows) == len(study.cells())
     assert "<h1>" in render_page(report)
-
-
-def test_digest_changes_with_any_record() -> None:
-    runs = make_summary().runs
-    changed = (dataclasses.replace(runs[0], metrics=(("test_accuracy", 0.5),)), *runs[1:])
-    assert records_digest(runs) != records_digest(changed)
-    assert records_digest(runs) == records_digest(
-        tuple(RunRow(**dataclasses.asdict(run)) for run in runs)
-    )
-    rerun = section(study_report(make_summary()), "rerun")
-    assert records_digest(runs)[:16] in str(rerun.blocks)
 
 
 def test_what_chance_scores_stands_below_every_table_with_results() -> None:

@@ -1,7 +1,5 @@
 """The report of a study: answers, every table and chart, and commands to run it again."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -37,7 +35,6 @@ from qkvary.studies.results.summary import (
     Frontier,
     LearningCurve,
     ResultTable,
-    RunRow,
     Summary,
 )
 from qkvary.text import names, numbers
@@ -293,7 +290,6 @@ def _provenance(summary: Summary) -> Section:
     seeds = names.listed([str(seed) for seed in summary.seeds])
     training, total = map(numbers.duration, (summary.training_seconds, summary.total_seconds))
     facts = {
-        "records": f"sha256 {records_digest(summary.runs)[:16]}",
         "first run started": summary.started and moment(summary.started),
         "last run ended": summary.ended and moment(summary.ended),
         "time in training": f"{training} of {total}",
@@ -355,15 +351,6 @@ def _runs(summary: Summary) -> Iterator[Block]:
 def moment(stamp: str) -> str:
     """Return an ISO 8601 time in readable form."""
     return names.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
-
-
-def records_digest(runs: Sequence[RunRow]) -> str:
-    """Return a fingerprint of the reported records: every run, its state, its metrics."""
-    content = [
-        (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
-        for run in runs
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
