@@ -42,7 +42,7 @@ def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
 
 
 def test_the_rest_of_a_report_is_printed_on_request() -> None:
-    brief = Brief(columns=("name", "b"), rows=2, notes=1, below=False)
+    brief = Brief(columns=("name", "b"), rows=2)
     rows = [
         {"name": name, "a": f"a{name}", "b": Cell(raw=1, text=f"b{name}", below=("more",))}
         for name in "xyz"

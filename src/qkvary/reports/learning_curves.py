@@ -106,8 +106,8 @@ def _panel(
 
 def _grid(plot: svg.Plot) -> Markup:
     """Draw the area of a panel with its grid."""
-    _, _, right, bottom = plot.area
-    parts = [plot.cover("plot"), *plot.rows(plot.up.ticks(3), numbers.tick)]
+    left, _, right, bottom = plot.area
+    parts = [plot.cover("plot"), svg.y_axis(plot.up, left, right, numbers.tick, 3)]
     for value in plot.across.ticks(3):
         x = plot.across(value)
         style = "tick end" if x > right - 14 else ("tick" if value == 0 else "tick middle")

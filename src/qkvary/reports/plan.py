@@ -20,13 +20,12 @@ from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import cache_chart, quality_chart
 from qkvary.reports.plan_tables import (
-    cache_table,
     engines_table,
     quality_table,
     serving_table,
     training_table,
 )
-from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
+from qkvary.reports.report import Bullets, Chart, Group, Pairs, Prose, Report, Section
 from qkvary.reports.tables import pick
 from qkvary.text import names, numbers
 
@@ -36,14 +35,9 @@ def plan_report(plan: Plan) -> Report:
     answer, savings = plan.answer, plan.answer.savings
     variants = training_table(plan) if savings is None else serving_table(plan)
     curves = None if savings is None else compute_cache_curves(plan)
-    blocks: list[Block] = [variants]
-    if savings is not None and curves is None:
-        blocks.append(
-            Prose(("There is no chart of the cache, because no variant has a cache."), small=True)
-        )
     sections = (
         *([] if savings is None else [_savings(plan, savings)]),
-        Section(key="variants", title="Variants", blocks=tuple(blocks), brief=True),
+        Section(key="variants", title="Variants", blocks=(variants,), brief=True),
         *([_engines(plan)] if answer.engines else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limitations of the published numbers", answer.caveats[1:]),
@@ -151,17 +145,18 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
     chart = Chart(
         draw=partial(cache_chart, curves, decimal=decimal),
         caption="Cache of one user against context",
-        table=cache_table(curves, decimal=decimal),
         file="cache-against-context",
     )
+    left_out = (f"Without a cache: {names.listed(curves.left_out)}.",) if curves.left_out else ()
     return Section(
         key="context",
         title="Cache and context",
-        lead="Rows whose caches are equal share a line; a mark on each line shows the requested "
-        "context. In the shaded area, the weights and the cache of one user no longer fit on one "
-        "device. The line marked * has the given weights; every other line would have to be "
-        "trained.",
-        blocks=(Group(blocks=(chart,), layout="alone"),),
+        lead=f"Each line shows the largest cache, stored in {curves.cache.name}, that one user "
+        "reaches while the context grows; it bends where an attention window is full. Rows whose "
+        "caches are equal share a line; a mark shows the requested context. In the shaded area, "
+        "the weights and the cache of one user no longer fit on one device. The line marked * has "
+        "the given weights; every other line would have to be trained.",
+        blocks=(Group(blocks=(chart,), notes=left_out, layout="wide"),),
     )
 
 

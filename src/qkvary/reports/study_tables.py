@@ -177,15 +177,10 @@ def _contrast_cell(table: ResultTable, contrast: Contrast) -> Cell:
     if gap is None or gap.mean is None:
         return plain(None)
     decimals = decimals_for(table)
-    below = [f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip()]
-    if gap.detectable is not None:
-        below.append(f"detectable {numbers.fixed(gap.detectable, decimals)}")
-    if gap.pairs < gap.pairs_planned:
-        below.append(f"{gap.pairs} of {gap.pairs_planned} pairs")
     return Cell(
         raw=gap.mean,
         text=numbers.fixed(gap.mean, decimals, True),
-        below=tuple(below),
+        below=(f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip(),),
         tone=_TONES.get(gap.verdict, ""),
     )
 

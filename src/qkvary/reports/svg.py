@@ -167,10 +167,6 @@ class Plot:
         """Left, top, right and bottom of the chart, in pixels."""
         return self.across.start, self.up.end, self.across.end, self.up.start
 
-    def rows(self, values: Iterable[float], write: Callable[[float], str]) -> list[Markup]:
-        """Write the horizontal grid lines of a small chart with their values at the left."""
-        return _rows(self.up, (self.across.start, self.across.end), values, write, 4)
-
     def cover(self, class_: str, bottom: float | None = None) -> Markup:
         """Write a rectangle over the chart, down to ``bottom`` if given."""
         left, top, right, end = self.area
@@ -243,19 +239,12 @@ def y_axis(
     scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
 ) -> Markup:
     """Write horizontal grid lines with their values at the left."""
-    return group(_rows(scale, (left, right), scale.ticks(count), write, 6))
-
-
-def _rows(
-    scale: Scale, ends: Point, values: Iterable[float], write: Callable[[float], str], gap: float
-) -> list[Markup]:
-    left, right = ends
     marks: list[Markup] = []
-    for value in values:
+    for value in scale.ticks(count):
         y = scale(value)
         marks.append(line((left, y), (right, y), "grid"))
-        marks.append(text(left - gap, y + 3.5, write(value), "tick end"))
-    return marks
+        marks.append(text(left - 6, y + 3.5, write(value), "tick end"))
+    return group(marks)
 
 
 def x_axis(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,6 @@ COMPARING = ("results", "frontiers", "solving", "published")
 _COUNTS = ("variants", "all variants with", "tasks")
 """Counts that are always 1 when nothing is compared."""
 _PICTURE_SIZE = (560.0, 320.0)
-_TEXT_WIDTH = 96
 _PADDED = ("test_paper_loss", "test_real_share")
 """Scores that differ from the others only if rows are padded."""
 _SPEEDS = (
@@ -134,12 +132,7 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
     if texts:
         blocks: list[Block] = []
         for title, text in texts.items():
-            lines = (
-                part
-                for line in text.splitlines()
-                for part in textwrap.wrap(line, _TEXT_WIDTH, replace_whitespace=False) or [""]
-            )
-            code = Code(tuple(lines), language="text")
+            code = Code(tuple(text.splitlines()), language="text")
             blocks.append(Group(title=title, blocks=(code,)) if len(texts) > 1 else code)
         yield Section(
             key="texts",

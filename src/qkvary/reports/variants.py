@@ -27,8 +27,6 @@ from qkvary.text.numbers import MISSING, whole
 _BRIEF = Brief(
     columns=("label", "tuple", "parameters", "cache_bytes_per_token"),
     rows=next(place for place, one in enumerate(VARIANTS) if "@" in one.label),
-    notes=1,
-    below=False,
 )
 """The part shown without ``--full``: only the sharings, without positions, windows and cores."""
 
