@@ -76,8 +76,8 @@ def test_tables_have_unrounded_figures() -> None:
     tables = ("variants", "engines", "quality-300M", "quality-1.2B")
     assert RESULTS["plan"].tables == tables
     assert len(RESULTS["plan"].to_pandas("quality-300M")) == 8
-    with pytest.raises(ValueError, match="expected a table, got 'cash'; did you mean cache"):
-        RESULTS["plan"].to_pandas("cash")
+    with pytest.raises(ValueError, match="expected a table, got 'engine'; did you mean engines"):
+        RESULTS["plan"].to_pandas("engine")
 
 
 def test_a_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from markupsafe import Markup
 
 from qkvary.reports import svg
-from qkvary.reports.line_charts import Axis, Line, line_chart
+from qkvary.reports.charts import Axis, Line, line_chart
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from qkvary.reports import label_placement, svg
-from qkvary.reports.point_charts import Point, draw_points
+from qkvary.reports.charts import Axis, Point, point_chart
 from qkvary.reports.study_tables import metric_name
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.studies.results.summary import (
@@ -38,7 +38,6 @@ AXIS_TITLES: dict[CostAxis, str] = {
 
 def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     """Draw quality against one cost: the frontier as a line, error bars, a name at every point."""
-    left, top, right, bottom = 54.0, 26.0, 390.0, 286.0
     finite = math.isfinite
     shown = [one for one in frontier.points if finite(one.cost) and finite(one.quality)]
     costs = [point.cost for point in shown]
@@ -46,38 +45,33 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     low, high = svg.padded(costs, 0.1, steep)
     is_cache = frontier.axis == "cache_bytes_per_token"
     worst, best = _quality_range(shown, frontier.metric)
-    plot = svg.Plot(
-        svg.Scale(low=low, high=high, start=left, end=right, logarithmic=steep, binary=is_cache),
-        svg.Scale(low=worst, high=best, start=bottom, end=top),
-    )
-    points = [
-        Point(
-            name=short(point.variant),
-            family=family_of(point.variant, baseline),
-            x=point.cost,
-            y=point.quality,
-            bar=error_bar(point, frontier.metric),
-            on_frontier=point.standing == "frontier",
-            hollow=point.standing == "dominated",
-        )
-        for point in shown
-    ]
     better = "higher is better" if frontier.higher_is_better else "lower is better"
-    parts = [
-        svg.y_axis(plot.up, left, right, numbers.tick),
-        svg.x_axis(plot.across, bottom, numbers.data_size if is_cache else numbers.tick, 5),
-        svg.text(10, 13, f"{metric_name(frontier)} ({better})", "axis-title"),
-        svg.text(right, 324, AXIS_TITLES[frontier.axis], "axis-title end"),
-        *draw_points(plot, points),
-    ]
     on_front = [short(point.variant) for point in shown if point.standing == "frontier"]
-    return svg.Drawing(
-        width=400,
-        height=330,
+    return point_chart(
+        [
+            Point(
+                name=short(point.variant),
+                family=family_of(point.variant, baseline),
+                x=point.cost,
+                y=point.quality,
+                bar=error_bar(point, frontier.metric),
+                on_frontier=point.standing == "frontier",
+                hollow=point.standing == "dominated",
+            )
+            for point in shown
+        ],
+        Axis(
+            title=AXIS_TITLES[frontier.axis],
+            low=low,
+            high=high,
+            write=numbers.data_size if is_cache else numbers.tick,
+            logarithmic=steep,
+            binary=is_cache,
+        ),
+        Axis(title=f"{metric_name(frontier)} ({better})", low=worst, high=best, write=numbers.tick),
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
         description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
         f"better than {listed(on_front) or 'any'}. The table below has every value.",
-        parts=tuple(parts),
     )
 
 
