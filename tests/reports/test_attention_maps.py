@@ -50,4 +50,3 @@ def test_weights_that_are_no_distribution_have_no_mass(change: str) -> None:
     assert heads == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)]
     none = replace(example(), maps=3 * example().maps)
     assert maps.best(none) is None
-    assert "weights of a query do not sum to one" in maps.drawing(none).to_svg("map")

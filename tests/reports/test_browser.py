@@ -43,8 +43,6 @@ CLIPPED = """[...document.querySelectorAll('.charts svg')].flatMap((svg) => {
         .map((text) => text.textContent);
 })"""
 OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
-NUMBERS = """(cells) => cells.map((cell) =>
-    Number(cell.dataset.v ?? cell.textContent.replaceAll(',', '')))"""
 
 
 @pytest.fixture(scope="module")
@@ -123,34 +121,8 @@ def test_tab_reaches_every_control_and_shows_where_it_is(
             break
         assert where[1] != "none", where
         reached.append(where[0])
-    assert {"A", "BUTTON", "SUMMARY", "DIV", "PRE"} <= set(reached)
+    assert {"A", "SUMMARY", "DIV", "PRE"} <= set(reached)
     assert len(reached) < 400
-
-
-def test_header_buttons_sort_their_table(open_page: Open, pages: dict[str, Path]) -> None:
-    page = open_page(pages["plan"])
-    button = page.locator("#t-variants thead button").nth(2)
-    button.focus()
-    page.keyboard.press("Enter")
-    cells = page.locator("#t-variants tbody td:nth-of-type(2)")
-    values = cells.evaluate_all(NUMBERS)
-    assert values == sorted(values)
-    page.keyboard.press("Enter")
-    assert page.locator("#t-variants th[aria-sort]").get_attribute("aria-sort") == "descending"
-    assert cells.evaluate_all(NUMBERS) == sorted(values, reverse=True)
-
-
-def test_commands_are_whole_and_a_button_copies_them(
-    open_page: Open, pages: dict[str, Path]
-) -> None:
-    page = open_page(pages["small"], 390)
-    assert page.locator("pre.sh").text_content() == f"{COMMAND}\nqkvary doctor"
-    assert page.evaluate(OVERFLOW) == 0
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.locator(".copy").click()
-    page.get_by_text("Copied").wait_for()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == f"{COMMAND}\nqkvary doctor"
 
 
 def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers. The paper draws keys in the same way "
         "but prints no seed, so its keys differ. The upper part of its figure is this code:"
     )
-    group = Group(blocks=charts, layout="maps", column=170, file=figure.name)
+    group = Group(blocks=charts, layout="maps", file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
 
 

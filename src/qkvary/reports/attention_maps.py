@@ -17,7 +17,7 @@ from qkvary.reports.png import pixel_png
 from qkvary.reports.report import Chart, Group
 from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample
-from qkvary.text import names, numbers
+from qkvary.text import names
 
 MOST_LAYERS, MOST_HEADS = 4, 4
 """Maximum number of layers and heads whose maps are drawn per example; the table has all."""
@@ -117,36 +117,19 @@ def map_group(
         Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
         for one in examples
     )
-    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
-    return Group(
-        title=title,
-        detail=detail,
-        blocks=tuple(charts),
-        layout="maps",
-        # The widest of these drawings is legible at this width.
-        column=round(18 + heads * (_TILE + _GAP) * 0.85),
-        file=file,
-    )
+    return Group(title=title, detail=detail, blocks=tuple(charts), layout="maps", file=file)
 
 
 def drawing(example: RunAttention) -> svg.Drawing:
     """Draw the maps of an example: one row per layer, one column per head."""
     layers = range(min(example.maps.shape[0], MOST_LAYERS))
-    most = best(example)
-    if most is not None:
-        share = numbers.percent(most.mass)
-        summary = f"no head puts more than {share} of its attention on the target cells"
-    elif _right_cells(example.maps, example.targets):
-        summary = "weights of a query do not sum to one"
-    else:
-        summary = "no single target cell"
     heads = min(example.maps.shape[1], MOST_HEADS)
     size = f"{len(layers)} layers, {heads} heads, {example.maps.shape[-1]} tokens"
     return draw_maps(
         example.maps,
         layers,
         title=f"Attention of {names.short(example.variant, 60)}, seed {example.seed}",
-        description=f"{size}; {summary}. Rows are queries.",
+        description=f"{size}. Rows are queries.",
         targets=example.targets,
     )
 

@@ -4,7 +4,6 @@ Equal reports give equal text. The templates escape every text; ``svg`` escapes 
 drawings. Reports are built elsewhere.
 """
 
-import base64
 import functools
 import hashlib
 import itertools
@@ -20,24 +19,13 @@ from markupsafe import Markup
 from qkvary.reports.json_data import to_json
 from qkvary.reports.report import Block, Report
 from qkvary.reports.svg import Drawing, element
-from qkvary.reports.tables import Cell
 from qkvary.reports.variant_styles import style_rules
 from qkvary.text import names
 
 
 def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
     """Return the HTML document of a report, which reloads itself if seconds are given."""
-    script = _template_file("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return _render(
-        "page.html.j2",
-        report,
-        _style(),
-        prefix="d",
-        script=script,
-        script_hash=digest,
-        refresh_seconds=refresh_seconds,
-    )
+    return _render("page.html.j2", report, _style(), prefix="d", refresh_seconds=refresh_seconds)
 
 
 def render_fragment(report: Report) -> str:
@@ -84,7 +72,6 @@ def _environment() -> SandboxedEnvironment:
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
-        "sort_value": _sort_value,
         "swatch": _swatch,
         # No break after the minus of a label such as Q-K=V.
         "unbroken": partial(re.sub, r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}"),
@@ -102,20 +89,6 @@ def _clean(value: object) -> object:
 
 def _kind(block: Block) -> str:
     return type(block).__name__
-
-
-def _sort_value(cell: Cell) -> str:
-    """Return the number by which a cell is sorted.
-
-    Return an empty string if the cell has no number, or if the text of the cell already is that
-    number.
-    """
-    if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
-        return ""
-    # The page's script treats a text as a number exactly if this matches.
-    if re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) and not cell.below:
-        return ""
-    return f"{cell.raw:.6g}" if isinstance(cell.raw, float) else str(cell.raw)
 
 
 def _swatch(mark: Drawing) -> Markup:

@@ -83,8 +83,6 @@ class Group:
     notes: tuple[str, ...] = ()
     """Sentences below the charts."""
     layout: Layout = ""
-    column: int = 0
-    """The smallest legible width of a column in a grid of maps, in pixels."""
     file: str = ""
     """The name of the file that shows all charts of the group, without suffix; empty for none."""
 

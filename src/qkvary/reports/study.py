@@ -15,7 +15,6 @@ from qkvary.reports.report import (
     Code,
     Fold,
     Group,
-    Pairs,
     Prose,
     Report,
     Section,
@@ -27,7 +26,7 @@ from qkvary.reports.study_charts import (
     frontier_chart,
 )
 from qkvary.reports.study_data import study_datasets
-from qkvary.reports.tables import Cell, Table, named, tabulate, word
+from qkvary.reports.tables import Table
 from qkvary.reports.variant_diagrams import block_labels, diagram
 from qkvary.reports.variant_styles import family_legend
 from qkvary.studies.results.summary import (
@@ -54,8 +53,8 @@ def study_report(
     sections = (
         _results(shown, tables),
         _frontiers(shown, tables),
-        _solving(study_tables.solving_table(shown, tables)),
         _curves(shown),
+        _solving(study_tables.solving_table(shown, tables)),
         sample_section(samples),
         _attention(attention),
         _variants(summary, tables),
@@ -236,9 +235,6 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
                 describe=_best_head,
             )
         )
-    table = run_tables.attention_table(attention, "attention")
-    if table.rows:
-        blocks.append(_fold(table))
     return Section(
         key="attention",
         title="Attention",
@@ -288,12 +284,12 @@ def _published(summary: Summary) -> Section:
 
 def _provenance(summary: Summary) -> Section:
     seeds = names.listed([str(seed) for seed in summary.seeds])
-    training, total = map(numbers.duration, (summary.training_seconds, summary.total_seconds))
-    facts = {
-        "first run started": summary.started and moment(summary.started),
-        "last run ended": summary.ended and moment(summary.ended),
-        "time in training": f"{training} of {total}",
-    }
+    machines = Bullets(
+        tuple(
+            ", ".join(f"{name} {value}" for name, value in machine)
+            for machine in summary.environments
+        )
+    )
     rates = run_tables.learning_rate_table(summary, "learning-rates")
     return Section(
         key="rerun",
@@ -308,36 +304,10 @@ def _provenance(summary: Summary) -> Section:
                 "software versions. The number of workers does not matter, nor where a run was "
                 "interrupted."
             ),
-            *_environments(summary),
-            Pairs(tuple((name, value) for name, value in facts.items() if value)),
-            *([_fold(rates)] if rates.rows else []),
+            *([Group(title="Machines and versions", blocks=(machines,))] if machines.items else []),
+            *([Fold(title="Learning rates", blocks=(rates,))] if rates.rows else []),
         ),
     )
-
-
-def _fold(table: Table) -> Fold:
-    return Fold(title=f"Table: {table.title}", blocks=(table,))
-
-
-def _environments(summary: Summary) -> Iterator[Table]:
-    machines = [dict(machine) for machine in summary.environments]
-    keys = list(dict.fromkeys(key for machine in machines for key in machine))
-    if keys:
-        yield tabulate(
-            "environments",
-            "Machines and versions",
-            [(key, *(machine.get(key) for machine in machines)) for key in keys],
-            word("what=", "", lambda row: named(row[0])),
-            *(
-                word(f"machine_{index}=", f"machine {index}", partial(_fact, index))
-                for index in range(1, len(machines) + 1)
-            ),
-        )
-
-
-def _fact(machine: int, row: Sequence[str | None]) -> Cell:
-    text = row[machine]
-    return Cell(raw=text, text=names.clip(text or numbers.MISSING, 160), name=True)
 
 
 def _runs(summary: Summary) -> Iterator[Block]:

@@ -41,9 +41,9 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     finite = math.isfinite
     shown = [one for one in frontier.points if finite(one.cost) and finite(one.quality)]
     costs = [point.cost for point in shown]
-    steep = bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6
-    low, high = svg.padded(costs, 0.1, steep)
     is_cache = frontier.axis == "cache_bytes_per_token"
+    steep = is_cache or (bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6)
+    low, high = svg.padded(costs, 0.1, steep)
     worst, best = _quality_range(shown, frontier.metric)
     better = "higher is better" if frontier.higher_is_better else "lower is better"
     on_front = [short(point.variant) for point in shown if point.standing == "frontier"]

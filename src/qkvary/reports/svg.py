@@ -134,7 +134,7 @@ class Scale:
     logarithmic: bool = False
     """Whether equal distances stand for equal ratios."""
     binary: bool = False
-    """Whether the ticks are powers of two, as for bytes."""
+    """Whether the ticks of a logarithmic axis are powers of two, as for bytes."""
 
     def __call__(self, value: float) -> float:
         """Return the position of a value, kept within the axis."""
@@ -147,7 +147,7 @@ class Scale:
     def ticks(self, count: int = 5) -> list[float]:
         """Return round values on this axis: about ``count``, or fewer."""
         if self.binary:
-            return binary_ticks(self.low, self.high, count, self.logarithmic)
+            return binary_ticks(self.low, self.high, count)
         return (log_ticks if self.logarithmic else linear_ticks)(self.low, self.high, count)
 
 
@@ -198,18 +198,11 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
     return [10.0**power for power in exponents if power % every == 0]
 
 
-def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
-    """Return at most ``count`` + 1 values for the ticks of an axis.
-
-    On a logarithmic axis, the values are powers of two. On a linear axis, the values are multiples
-    of one power of two.
-    """
-    if logarithmic:
-        first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
-        every = max(1, math.ceil((last - first + 1) / (count + 1)))
-        return [2.0**power for power in range(first, last + 1, every)]
-    step = 2.0 ** math.ceil(math.log2((high - low) / count))
-    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+def binary_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of two for a logarithmic axis, at most ``count`` + 1."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / (count + 1)))
+    return [2.0**power for power in range(first, last + 1, every)]
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:
