@@ -83,7 +83,7 @@ def everything(text: str) -> Report:
         table,
         Legend(title=text, entries=((text, draw()),)),
         Fold(title=text, blocks=(Prose(text, small=True),)),
-        Group(title=text, detail=text, lead=text, blocks=(chart,), notes=(text,), layout="alone"),
+        Group(title=text, detail=text, lead=text, blocks=(chart,), notes=(text,), layout="wide"),
     )
     return Report(
         subject=text,

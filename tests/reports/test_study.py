@@ -77,4 +77,4 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
     }
     without = {name for name, has in found.items() if not has}
     assert without == {"costs"}
-    assert {"overview", "contrasts", "frontier", "published", "runs"} <= set(found)
+    assert {"overview", "contrasts", "published", "runs"} <= set(found)

@@ -190,7 +190,7 @@ def _attention(analysis: NetworkAnalysis, table: Table) -> Section:
         title="Attention",
         blocks=(
             table,
-            Group(blocks=(maps,), layout="alone"),
+            Group(blocks=(maps,), layout="wide"),
         ),
         brief=True,
     )

@@ -15,7 +15,7 @@ ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
 FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
 DEFAULT_FORMATS = FORMATS[:-1]
 
-Layout = Literal["", "narrow", "wide", "alone", "panels", "maps", "diagrams"]
+Layout = Literal["", "narrow", "wide", "panels", "maps", "diagrams"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,10 +150,8 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     groups = [
         Group(
             title=f"Against {charts[0].axis_title}",
-            blocks=tuple(
-                _frontier(one, f"frontier-{shown.index(one) + 1:02d}", summary) for one in charts
-            ),
-            layout="wide" if len(charts) > 1 else "alone",
+            blocks=tuple(_frontier(one, shown.index(one) + 1, summary) for one in charts),
+            layout="wide",
         )
         for axis in AXIS_TITLES
         if (charts := [one for one in shown if one.axis == axis])
@@ -172,12 +170,13 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     )
 
 
-def _frontier(frontier: Frontier, stem: str, summary: Summary) -> Chart:
+def _frontier(frontier: Frontier, number: int, summary: Summary) -> Chart:
+    left_out = names.listed(frontier.left_out)
     return Chart(
         draw=partial(frontier_chart, frontier, summary.baseline),
         caption=frontier.table,
-        table=study_tables.frontier_table(frontier, stem, summary.table(frontier.table).notes),
-        file=f"{stem}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
+        detail=f"without runs or without a known cost: {left_out}" if left_out else "",
+        file=f"frontier-{number:02d}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
     )
 
 
@@ -256,7 +255,6 @@ def _best_head(example: RunAttention) -> str:
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
     diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
-    costs = study_tables.cost_table(tables)
     return Section(
         key="variants",
         title="The variants and their costs",
@@ -265,7 +263,10 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         "labels are the papers’ names: a minus separates projections, an equals sign joins "
         "roles that share one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
-        blocks=(*([Group(blocks=diagrams, layout="diagrams")] if diagrams else []), costs),
+        blocks=(
+            *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
+            study_tables.cost_table(tables),
+        ),
     )
 
 

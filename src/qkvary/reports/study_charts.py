@@ -71,7 +71,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         Axis(title=f"{metric_name(frontier)} ({better})", low=worst, high=best, write=numbers.tick),
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
         description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
-        f"better than {listed(on_front) or 'any'}. The table below has every value.",
+        f"better than {listed(on_front) or 'any'}.",
     )
 
 

@@ -26,7 +26,6 @@ from qkvary.studies.results.summary import (
     Counts,
     Difference,
     Frontier,
-    FrontierPoint,
     ResultTable,
     Summary,
     VariantRow,
@@ -188,33 +187,6 @@ def _contrast_cell(table: ResultTable, contrast: Contrast) -> Cell:
 def variant_counts(summary: Summary, variant: str) -> Counts:
     """Count the planned runs of a variant by state."""
     return count(run for run in summary.runs if run.variant == variant)
-
-
-def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
-    """Return the points of a chart of quality against cost, with the notes of its settings."""
-    left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
-    reason = "no run has finished or this cost is unknown"
-    missing = [f"Left out, because {reason}: {left_out}."] if left_out else []
-    writers: dict[str, Callable[[float], str]] = {
-        "cache_bytes_per_token": numbers.data_size,
-        "training_seconds": numbers.duration,
-    }
-    write = writers.get(frontier.axis, numbers.whole)
-
-    def standing(point: FrontierPoint) -> Cell:
-        tone: Tone = "quiet" if point.standing == "dominated" else ""
-        return plain(point.standing, names.clip(point.sentence, 300), tone)
-
-    return tabulate(
-        key,
-        f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
-        frontier.points,
-        label("variant"),
-        number(f"{frontier.axis}=cost", frontier.axis_title, write),
-        number("quality", metric_name(frontier), partial(numbers.fixed, decimals=4)),
-        word("standing=", "is it on the frontier?", standing),
-        notes=(*missing, *notes),
-    )
 
 
 def solving_table(summary: Summary, tables: Sequence[ResultTable]) -> Table:
