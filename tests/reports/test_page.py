@@ -39,7 +39,7 @@ def tree(page: str) -> Any:
 
 
 def texts(root: Any, path: str) -> list[str]:
-    return ["".join(node.itertext()).replace("\u2060", "") for node in root.findall(path)]
+    return ["".join(node.itertext()) for node in root.findall(path)]
 
 
 def shape(root: Any) -> Counter[tuple[str, tuple[str, ...]]]:

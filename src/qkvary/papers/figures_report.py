@@ -355,7 +355,6 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
                     filter(None, (records.study, examples[0].setting, records.differs))
                 ),
                 file=f"{figure.name}-{names.slug(panel.title)}",
-                describe=lambda example: f"seed {example.seed}",
             )
         )
     return _Drawn(

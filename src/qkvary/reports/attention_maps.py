@@ -3,7 +3,7 @@
 A map goes into the page as a PNG of 16 shades in a data URI.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,8 +22,6 @@ from qkvary.text import names
 MOST_LAYERS, MOST_HEADS = 4, 4
 """Maximum number of layers and heads whose maps are drawn per example; the table has all."""
 _TILE, _GAP = 76.0, 8.0
-_ROUNDING = 0.02
-"""A row counts as a distribution if its sum differs from 1 by at most this; bfloat16 has 8 bits."""
 _OUTLINED = 24
 """With more tokens than this, outlines would cover their cells."""
 
@@ -41,51 +39,6 @@ class RunAttention(AttentionExample):
     """A description of the cell that holds the answer of its row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mass:
-    """One head's attention to the target cells, averaged over the rows that have a target."""
-
-    layer: int
-    head: int
-    mass: float
-
-
-def masses(example: AttentionExample) -> tuple[Mass, ...]:
-    """Return the mass on the target cells for each layer and head; empty if there are no targets.
-
-    Heads with signed or unnormalised weights have no mass, because their rows are not
-    distributions.
-    """
-    layers, heads = example.maps.shape[:2]
-    pairs = _right_cells(example.maps, example.targets)
-    if not pairs:
-        return ()
-    rows, columns = (list(side) for side in zip(*pairs, strict=True))
-    return tuple(
-        Mass(layer=layer, head=head, mass=float(np.mean(example.maps[layer, head][rows, columns])))
-        for layer in range(layers)
-        for head in range(heads)
-        if _is_distribution(example.maps[layer, head])
-    )
-
-
-def best(example: AttentionExample) -> Mass | None:
-    """Return the head with the most mass on the target cells."""
-    return max(masses(example), key=lambda mass: mass.mass, default=None)
-
-
-def chance(example: AttentionExample) -> float:
-    """Return the mass that uniform attention would put on the target cells.
-
-    It is spread over all columns, or in causal maps over the columns that the row sees.
-    """
-    height, width = example.maps.shape[-2:]
-    if height != width or np.triu(example.maps, 1).any():
-        return 1.0 / width
-    rows = [row for row, _ in _right_cells(example.maps, example.targets)] or range(height)
-    return float(np.mean([1.0 / (row + 1) for row in rows]))
-
-
 def _right_cells(
     maps: NDArray[np.floating[Any]], targets: Sequence[int | None]
 ) -> list[tuple[int, int]]:
@@ -97,24 +50,16 @@ def _right_cells(
     ]
 
 
-def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
-    """Return whether no weight is negative and every row sums to one or is all zeros."""
-    sums = weights.sum(axis=-1)
-    is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
-    return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
-
-
 def map_group(
     examples: Sequence[RunAttention],
     *,
     title: str,
     detail: str,
     file: str,
-    describe: Callable[[RunAttention], str],
 ) -> Group:
-    """Return the drawings of examples side by side, each described in a few words."""
+    """Return the drawings of examples side by side."""
     charts = (
-        Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
+        Chart(draw=partial(drawing, one), caption=one.variant, detail=f"seed {one.seed}")
         for one in examples
     )
     return Group(title=title, detail=detail, blocks=tuple(charts), layout="maps", file=file)

@@ -7,8 +7,6 @@ drawings. Reports are built elsewhere.
 import functools
 import hashlib
 import itertools
-import re
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -73,8 +71,6 @@ def _environment() -> SandboxedEnvironment:
         "clip": names.clip,
         "kind": _kind,
         "swatch": _swatch,
-        # No break after the minus of a label such as Q-K=V.
-        "unbroken": partial(re.sub, r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}"),
     }
     environment.filters.update(filters)
     return environment

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 
-from qkvary.reports.attention_maps import RunAttention, best, chance, masses
 from qkvary.reports.tables import (
     Cell,
     Table,
@@ -147,33 +146,6 @@ def problem_table(runs: Sequence[RunRow]) -> Table:
         word("state", write=lambda state: plain(state, tone="warn")),
         word("message", write=lambda message: clipped(message, 600, name=True)),
         _RUN_KEY,
-    )
-
-
-def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
-    """Return the mass on the target cells by layer and head."""
-    rows = [
-        {
-            **pick(example, "setting variant seed"),
-            "layer": mass.layer + 1,
-            "head": mass.head + 1,
-            "mass": mass.mass,
-            "uniform": chance(example),
-            "most": "most" if mass == best(example) else None,
-        }
-        for example in examples
-        for mass in masses(example)
-    ]
-    return tabulate(
-        key,
-        "Attention on the target cell",
-        rows,
-        *_RUN,
-        number("layer"),
-        number("head"),
-        number("mass", "on the target cell", numbers.percent),
-        number("uniform", "if uniform", lambda one: plain(one, numbers.percent(one), "quiet")),
-        word("most", "", lambda most: most or ""),
     )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from qkvary.reports import run_tables, study_tables
-from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
+from qkvary.reports.attention_maps import RunAttention, map_group
 from qkvary.reports.learning_curves import count_runs, headline_quantity, panels
 from qkvary.reports.report import (
     Block,
@@ -69,7 +69,7 @@ def study_report(
         caveats=shown.caveats,
         facts=tuple(_facts(summary, shared)),
         sections=tuple(section for section in sections if section.blocks),
-        datasets=study_datasets(summary, attention, samples),
+        datasets=study_datasets(summary, samples),
         data={"summary": summary},
     )
 
@@ -116,7 +116,6 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     )
     settings = [table for table in summary.tables if table not in tables]
     each = study_tables.matrix(summary, settings, "settings", "Variants by setting")
-    words = filter(None, (*summary.method.sentences, summary.description))
     sentences = (
         *(summary.answers if summary.headline else ()),
         *(contrast.answer for contrast in summary.contrasts),
@@ -139,9 +138,13 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         *([contrasts] if contrasts.rows else []),
         *([drawn] if differences else []),
         *([Fold(title="Results of each setting", blocks=(each,))] if settings else []),
-        Group(title="How the intervals were made", blocks=tuple(map(Prose, words))),
+        Fold(
+            title="How the intervals were made", blocks=tuple(map(Prose, summary.method.sentences))
+        ),
     )
-    return Section(key="results", title="Results", blocks=blocks, brief=True)
+    return Section(
+        key="results", title="Results", lead=summary.description, blocks=blocks, brief=True
+    )
 
 
 def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
@@ -220,18 +223,14 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
     for example in attention:
         groups.setdefault((example.setting, example.kind), []).append(example)
     blocks: list[Block] = []
-    outlined = any(best(example) for example in attention)
     for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
-        aims = any(best(example) for example in examples)
-        uniform = numbers.percent(chance(examples[0]))
-        aimed = f"target cell = {examples[0].right_cell}" if aims else ""
+        has_targets = any(target is not None for target in examples[0].targets)
         blocks.append(
             map_group(
                 examples,
-                title=f"{setting}: {about}" if (about := kind or aimed) else setting,
-                detail=f"uniform attention would put {uniform} there" if aims else "",
+                title=f"{setting}: {kind}" if kind else setting,
+                detail=f"outlined: {examples[0].right_cell}" if has_targets else "",
                 file=f"attention-{index:02d}-{names.slug(f'{setting} {kind}')}",
-                describe=_best_head,
             )
         )
     return Section(
@@ -239,17 +238,9 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
         title="Attention",
         lead="Attention of one trained network on one validation example: rows are queries, "
         "columns keys; the more a cell stands out, the more attention it gets (by the square root, "
-        "so that faint attention is seen)."
-        + (" Outlines mark the cell that holds the answer." if outlined else ""),
+        "so that faint attention is seen).",
         blocks=tuple(blocks),
     )
-
-
-def _best_head(example: RunAttention) -> str:
-    most = best(example)
-    if most is None:
-        return f"seed {example.seed}"
-    return f"{numbers.percent(most.mass, 0)} in layer {most.layer + 1}, head {most.head + 1}"
 
 
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
