@@ -81,7 +81,7 @@ def everything(text: str) -> Report:
         Pairs(((text, text),)),
         Code((text,)),
         table,
-        Legend(title=text, entries=((text, draw()),)),
+        Legend(title=text, entries=((text, svg.text(1, 2, text)),)),
         Fold(title=text, blocks=(Prose(text, small=True),)),
         Group(title=text, detail=text, lead=text, blocks=(chart,), notes=(text,), layout="wide"),
     )

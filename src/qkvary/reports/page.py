@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from qkvary.reports.json_data import to_json
 from qkvary.reports.report import Block, Report
-from qkvary.reports.svg import Drawing, element
+from qkvary.reports.svg import Drawing
 from qkvary.reports.variant_styles import style_rules
 from qkvary.text import names
 
@@ -70,7 +70,6 @@ def _environment() -> SandboxedEnvironment:
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
-        "swatch": _swatch,
     }
     environment.filters.update(filters)
     return environment
@@ -85,10 +84,3 @@ def _clean(value: object) -> object:
 
 def _kind(block: Block) -> str:
     return type(block).__name__
-
-
-def _swatch(mark: Drawing) -> Markup:
-    """Draw a mark of a legend, which the text next to it explains."""
-    size = {"width": mark.width, "height": mark.height}
-    box = f"0 0 {mark.width:g} {mark.height:g}"
-    return element("svg", *mark.parts, viewBox=box, aria_hidden="true", **size)

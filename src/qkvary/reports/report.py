@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal, get_args
 
+from markupsafe import Markup
+
 from qkvary.reports.svg import Drawing
 from qkvary.reports.tables import Table, tabulate, word
 
@@ -68,7 +70,7 @@ class Legend:
     """The meaning of marks that several charts share."""
 
     title: str
-    entries: tuple[tuple[str, Drawing], ...]
+    entries: tuple[tuple[str, Markup], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

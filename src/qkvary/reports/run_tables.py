@@ -23,7 +23,6 @@ from qkvary.studies.results.summary import (
     PublishedComparison,
     RunRow,
     Summary,
-    metric_title,
 )
 from qkvary.text import names, numbers
 
@@ -104,30 +103,6 @@ def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)
-
-
-def run_table(runs: Sequence[RunRow], notes: Sequence[str]) -> Table:
-    """Return one row for each planned run."""
-    metrics: dict[str, set[str]] = {}
-    for run in runs:
-        for name, _ in run.metrics:
-            metrics.setdefault(name, set()).add(metric_title(name, is_tested=run.is_tested))
-    return tabulate(
-        "runs",
-        "All runs",
-        runs,
-        *_RUN,
-        number("learning_rate", "learning rate", "{:g}".format),
-        word("state", write=lambda state: plain(state, tone="" if state == "done" else "warn")),
-        *(
-            number(f"{name}=", names.clip(" or ".join(sorted(titles)), 40), partial(metric, name))
-            for name, titles in metrics.items()
-        ),
-        number("steps_to_solve", "steps", numbers.whole, below="until solved"),
-        number("training_seconds", "training", numbers.duration),
-        _RUN_KEY,
-        notes=notes,
-    )
 
 
 def metric(name: str, run: RunRow) -> Cell:

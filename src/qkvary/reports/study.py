@@ -282,13 +282,14 @@ def _provenance(summary: Summary) -> Section:
             for machine in summary.environments
         )
     )
+    problems = run_tables.problem_table(summary.runs)
     rates = run_tables.learning_rate_table(summary, "learning-rates")
     return Section(
         key="rerun",
         title="Runs",
         lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
         blocks=(
-            *_runs(summary),
+            problems if problems.rows else Prose("Every planned run ended with a finite result."),
             Group(title="Run it again", blocks=(Code(summary.commands),)),
             Prose(
                 f"Seeds {seeds}. Two runs with the same configuration, seed and thread count are "
@@ -300,14 +301,6 @@ def _provenance(summary: Summary) -> Section:
             *([Fold(title="Learning rates", blocks=(rates,))] if rates.rows else []),
         ),
     )
-
-
-def _runs(summary: Summary) -> Iterator[Block]:
-    problems = run_tables.problem_table(summary.runs)
-    all_runs = run_tables.run_table(summary.runs, study_tables.setting_notes(summary.tables))
-    count = names.count(len(all_runs.rows), "planned run")
-    yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
-    yield Fold(title=f"All {count}", blocks=(all_runs,))
 
 
 def moment(stamp: str) -> str:
