@@ -16,10 +16,8 @@ from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 
-POINTS = 36
-"""Maximum number of points per curve of a panel; the CSV file has all."""
-CHART_POINTS = 80
-"""Maximum number of points per curve of a chart with several variants."""
+POINTS = 60
+"""Maximum number of points per curve of a chart; the CSV file has all."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 
 
@@ -130,7 +128,7 @@ def curves_chart(
     def points(curve: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
         return [
             (curve.steps[index], values[index])
-            for index in thinned(len(values), CHART_POINTS)
+            for index in thinned(len(values))
             if low <= values[index] <= high
         ]
 

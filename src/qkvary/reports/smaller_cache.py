@@ -4,7 +4,6 @@ The report has the loss after each stage, the memory that the smaller cache save
 the layers.
 """
 
-from itertools import groupby
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -18,7 +17,7 @@ from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, w
 from qkvary.text import numbers
 
 MOST_LAYERS = 6
-"""Maximum number of runs of equal layers that the terminal lists by default."""
+"""Maximum number of layers that the terminal lists by default."""
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:
@@ -112,14 +111,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return the table of layers.
-
-    If no layer has been converted and nothing was forecast, adjacent layers that the conversion
-    would give the same variant share a row.
-    """
     rows = _describe_layers(made)
-    if not made.layers and made.forecast is None:
-        rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]
     return tabulate(
         "layers",
         "Layers",

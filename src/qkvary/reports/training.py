@@ -51,7 +51,12 @@ def training_report(
     shown, shared = drop_shared_terms(summary) if compares else (summary, "")
     learnt = tuple(_describe(shown, variant) for variant in shown.variants)
     texts = {title.removesuffix(f"@{shared}"): text for title, text in texts.items()}
-    kept = [one for one in study.sections if compares or one.key not in COMPARING]
+    # The description is the lead of the whole report.
+    kept = [
+        dataclasses.replace(one, lead="") if one.key == "results" else one
+        for one in study.sections
+        if compares or one.key not in COMPARING
+    ]
     return dataclasses.replace(
         study,
         subject=f"training: {summary.study.removeprefix('train ')}",
