@@ -33,21 +33,8 @@ class RunAttention(AttentionExample):
     setting: str
     variant: str
     seed: int
-    run_key: str
-    """The key of the run."""
     right_cell: str = TaskConfig.right_cell
     """A description of the cell that holds the answer of its row."""
-
-
-def _right_cells(
-    maps: NDArray[np.floating[Any]], targets: Sequence[int | None]
-) -> list[tuple[int, int]]:
-    height, width = maps.shape[-2:]
-    return [
-        (row, column)
-        for row, column in enumerate(targets[:height])
-        if column is not None and 0 <= column < width
-    ]
 
 
 def map_group(
@@ -124,7 +111,8 @@ def _tile(
         outline = "".join(
             f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
-            for row, column in _right_cells(values, targets)
+            for row, column in enumerate(targets[:rows])
+            if column is not None and 0 <= column < columns
         )
         if outline:
             parts.append(svg.element("path", d=outline, class_="right-cell"))

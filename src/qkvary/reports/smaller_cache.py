@@ -13,11 +13,8 @@ from qkvary.conversions.caches.stages import SmallerCache, Stage
 from qkvary.costs.network import network_costs
 from qkvary.reports.conversion import COST_COLUMNS
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
+from qkvary.reports.tables import Table, label, number, pick, tabulate, word
 from qkvary.text import numbers
-
-MOST_LAYERS = 6
-"""Maximum number of layers that the terminal lists by default."""
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:
@@ -111,11 +108,10 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    rows = _describe_layers(made)
     return tabulate(
         "layers",
         "Layers",
-        rows,
+        _describe_layers(made),
         number("layer"),
         label("before"),
         label("after"),
@@ -124,7 +120,6 @@ def _layers(made: SmallerCache) -> Table:
         number("error", "error of output", numbers.percent),
         number("refitted_error", "refitted", numbers.percent),
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
-        brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
             (
                 "Left out: the fraction of the joint spectrum of keys and values that the new "
