@@ -179,6 +179,7 @@ def make_attention(summary: Summary, length: int = 16) -> tuple[RunAttention, ..
                     setting=setting,
                     variant=variant,
                     seed=0,
+                    run_key="",
                     maps=weights,
                     tokens=tuple(str(drawn.integers(10)) for _ in range(length)),
                     targets=(None,) * length if place == 1 else tuple(targets),

@@ -13,6 +13,7 @@ def example(length: int) -> RunAttention:
         setting="reverse",
         variant="QKV",
         seed=3,
+        run_key="",
         maps=np.broadcast_to(np.eye(length)[::-1], (2, 3, length, length)),
         tokens=tuple("abcdefghijklmnopqrstuvwxyzabcdef"[:length]),
         targets=tuple(range(length - 1, -1, -1)),

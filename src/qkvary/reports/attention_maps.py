@@ -33,6 +33,8 @@ class RunAttention(AttentionExample):
     setting: str
     variant: str
     seed: int
+    run_key: str
+    """The key of the run."""
     right_cell: str = TaskConfig.right_cell
     """A description of the cell that holds the answer of its row."""
 

@@ -61,6 +61,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
         return [
             RunAttention(
                 **pick(run, "setting variant seed"),
+                run_key=run.run_key or "",
                 maps=one.maps.astype(np.float64),
                 **pick(one, "tokens targets kind"),
                 right_cell=cells[run.setting],
