@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from markupsafe import Markup
-
 from qkvary.reports import svg
 from qkvary.reports.charts import Axis, Line, line_chart
 from qkvary.reports.report import Chart
@@ -81,9 +79,12 @@ def _panel(
 
     family = family_of(curve.variant, baseline)
     title = names.short(curve.variant, 24)
+    left, _, right, bottom = plot.area
     parts = [
-        svg.text(plot.across.start, 14, title, f"panel-title t-{family.key}"),
-        _grid(plot),
+        svg.text(left, 14, title, f"panel-title t-{family.key}"),
+        plot.cover("plot"),
+        svg.y_axis(plot.up, left, right, numbers.tick, 3),
+        svg.x_axis(plot.across, bottom, numbers.tick, 3),
     ]
     if behind is not None and behind is not curve:
         parts.append(svg.path(places(behind, behind.mean), "behind"))
@@ -100,17 +101,6 @@ def _panel(
         "The band reaches from the smallest to the largest value of all runs.",
         parts=tuple(parts),
     )
-
-
-def _grid(plot: svg.Plot) -> Markup:
-    """Draw the area of a panel with its grid."""
-    left, _, right, bottom = plot.area
-    parts = [plot.cover("plot"), svg.y_axis(plot.up, left, right, numbers.tick, 3)]
-    for value in plot.across.ticks(3):
-        x = plot.across(value)
-        style = "tick end" if x > right - 14 else ("tick" if value == 0 else "tick middle")
-        parts.append(svg.text(x, bottom + 14, numbers.tick(value), style))
-    return Markup("").join(parts)
 
 
 def curves_chart(

@@ -168,7 +168,6 @@ def shorten(table: Table) -> Table:
     if part is None:
         return table
     places = [place for place, one in enumerate(table.columns) if one.key in part.columns]
-
     left_out = 0 if part.rows is None else max(0, len(table.rows) - part.rows)
     more = (f"and {names.count(left_out, 'more row')}",) if left_out else ()
     return dataclasses.replace(

@@ -194,7 +194,7 @@ def _notes(described: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{one['label']} does not fit: {one['refused']}"
 
 
-def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str, Any] | None:
+def _find_published(variant: Variant, num_heads: int) -> dict[str, Any] | None:
     """Return the published change in quality of a variant, or None if none was published.
 
     If the paper prints a change, that change is quoted; otherwise the change is the result of the
@@ -203,13 +203,11 @@ def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str,
     because they save a different part of the cache.
     """
     label, shares_heads = format_label(variant), variant.num_kv_heads is not None
-    tables = sorted(
-        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS),
-        key=lambda one: num_heads is not None and one.num_heads != num_heads,
-    )
-    for table in tables:
+    for table in sorted(
+        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS), key=lambda one: one.num_heads != num_heads
+    ):
         heads, own, base = table.num_heads, table.variants.get(label), table.variants[BASELINE]
-        if own is None or own is base or (shares_heads and num_heads not in (None, heads)):
+        if own is None or own is base or (shares_heads and num_heads != heads):
             continue
         return {
             "variant": label,
