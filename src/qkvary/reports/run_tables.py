@@ -105,12 +105,6 @@ def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool
     return numbers.fixed(value, decimals + more, sign)
 
 
-def metric(name: str, run: RunRow) -> Cell:
-    """Return a metric of a run."""
-    value = dict(run.metrics).get(name)
-    return plain(value, PRECISE(value))
-
-
 def problem_table(runs: Sequence[RunRow]) -> Table:
     """Return the runs that failed, diverged, are damaged or are missing, with their messages."""
     return tabulate(

@@ -3,16 +3,16 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import curves_chart
 from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
-from qkvary.reports.run_tables import metric
+from qkvary.reports.run_tables import PRECISE
 from qkvary.reports.study import drop_shared_terms, study_report
-from qkvary.reports.tables import Cell, label, number, plain, tabulate, word
-from qkvary.studies.results.summary import RunRow, Summary
+from qkvary.reports.tables import label, number, pick, tabulate, word
+from qkvary.studies.results.summary import Summary
 from qkvary.text import names, numbers
 
 COMPARING = ("results", "frontiers", "solving", "published")
@@ -94,27 +94,26 @@ def _describe(summary: Summary, variant: str) -> str:
 def _scores(summary: Summary) -> Section:
     is_padded = any(dict(run.metrics).get("test_real_share", 1.0) != 1.0 for run in summary.runs)
     measured = {name for run in summary.runs for name, _ in run.timing}
-
-    def speed(name: str, write: Callable[[float], str], run: RunRow) -> Cell:
-        value = dict(run.timing).get(name)
-        return plain(value, numbers.MISSING if value is None else write(value))
-
+    rows = [
+        {
+            **pick(run, "variant seed training_seconds state"),
+            **dict(run.metrics),
+            **dict(run.timing),
+        }
+        for run in summary.runs
+    ]
     table = tabulate(
         "scores",
         "Scores",
-        summary.runs,
+        rows,
         label("variant"),
         number("seed"),
         *(
-            number(f"{key}=", title, partial(metric, key), below=unit)
+            number(key, title, PRECISE, below=unit)
             for key, title, unit in _SCORES
             if is_padded or key not in _PADDED
         ),
-        *(
-            number(f"{key}=", title, partial(speed, key, write))
-            for key, title, write in _SPEEDS
-            if key in measured
-        ),
+        *(number(key, title, write) for key, title, write in _SPEEDS if key in measured),
         number("training_seconds", "training", numbers.duration),
         word("state"),
         main=True,
