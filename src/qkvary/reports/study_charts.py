@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from qkvary.reports import label_placement, svg
 from qkvary.reports.charts import Axis, Point, point_chart
-from qkvary.reports.study_tables import metric_name
+from qkvary.reports.study_tables import count_words, metric_name
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -98,7 +98,9 @@ def _quality_range(points: Sequence[FrontierPoint], metric: str) -> svg.Point:
 def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     """Draw each variant's paired difference from the baseline, with both of its intervals."""
     rows = [row for row in table.rows if row.difference is not None]
-    left = _margin(rows)
+    # The names of the rows are at the left of the axis.
+    widths = (label_placement.text_width(short(row.variant, _NAME_LENGTH)) for row in rows)
+    left = max(84.0, 24.0 + max(widths, default=0.0))
     right, bottom = left + 200.0, len(rows) * _ROW + 26
     gaps = [row.difference for row in rows if row.difference]
     low, high = _difference_range(gaps)
@@ -132,12 +134,6 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     )
 
 
-def _margin(rows: Sequence[VariantRow]) -> float:
-    """Return the x coordinate at which the chart begins, to the right of the row names."""
-    names = (short(row.variant, _NAME_LENGTH) for row in rows)
-    return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
-
-
 def _difference_range(gaps: Sequence[Difference]) -> svg.Point:
     means = [abs(gap.mean) for gap in gaps if gap.mean is not None and math.isfinite(gap.mean)]
     ends = [end for gap in gaps for end in (gap.low_single, gap.high_single) if end is not None]
@@ -152,9 +148,7 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
     gap = row.difference
     parts = [svg.text(8, y + 4, short(row.variant, _NAME_LENGTH), f"name t-{family.key}")]
     if gap is None or gap.mean is None or not math.isfinite(gap.mean):
-        failed = f"{row.counts.failed} failed" if row.counts.failed else "not run"
-        why = f"{row.counts.diverged} diverged" if row.counts.diverged else failed
-        return [*parts, svg.text(across(0) + 6, y + 4, why, "tick")]
+        return [*parts, svg.text(across.start + 6, y + 4, count_words(row.counts), "tick")]
     style = f"f-{family.key}"
     if gap.low is not None and gap.high is not None:
         parts.append(svg.line((across(gap.low), y), (across(gap.high), y), f"whisker {style}"))
