@@ -34,8 +34,6 @@ _FLAGS: dict[str, tuple[str, Tone]] = {
     "not checkable": ("not checkable", "quiet"),
 }
 
-_RUN = (label("setting"), label("variant"), number("seed"))
-_RUN_KEY = word("run_key", "run", lambda key: plain(key, (key or numbers.MISSING)[:12]))
 PRECISE = partial(numbers.real, digits=4)
 """Formats a number with four digits."""
 
@@ -111,10 +109,12 @@ def problem_table(runs: Sequence[RunRow]) -> Table:
         "problems",
         "Runs without a result",
         [run for run in runs if run.state != "done"],
-        *_RUN,
+        label("setting"),
+        label("variant"),
+        number("seed"),
         word("state", write=lambda state: plain(state, tone="warn")),
         word("message", write=lambda message: clipped(message, 600, name=True)),
-        _RUN_KEY,
+        word("run_key", "run", lambda key: plain(key, (key or numbers.MISSING)[:12])),
     )
 
 

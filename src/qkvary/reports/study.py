@@ -132,11 +132,11 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     )
     said = Fold(title="Every comparison in words", blocks=(Bullets(sentences),))
     blocks: tuple[Block, ...] = (
-        *([said] if sentences else []),
         study_tables.matrix(summary, tables, "overview", "Variants by task"),
         family_legend(summary.variants, summary.baseline),
         *([contrasts] if contrasts.rows else []),
         *([drawn] if differences else []),
+        *([said] if sentences else []),
         *([Fold(title="Results of each setting", blocks=(each,))] if settings else []),
         Fold(
             title="How the intervals were made", blocks=tuple(map(Prose, summary.method.sentences))
