@@ -44,7 +44,7 @@ def test_a_study_says_question_answers_and_tables() -> None:
 
 @pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)
 def test_every_subject_says_its_answers_and_caveats(make: object) -> None:
-    report = make("")  # type: ignore[operator]
+    report = make()  # type: ignore[operator]
     text = render_markdown(report)
     assert text.count("\n- ") >= len(report.answer) + len(report.caveats)
     for section in report.sections:

@@ -20,7 +20,7 @@ def printed(report: Report, width: int = 80, colour: bool = False, full: bool = 
 @pytest.mark.parametrize("width", [60, 200])
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_fits_the_terminal(subject: str, width: int) -> None:
-    report = SUBJECTS[subject]("")
+    report = SUBJECTS[subject]()
     text = printed(report, width)
     assert max(len(line) for line in text.splitlines()) <= width
     joined = " ".join(text.split())
@@ -69,7 +69,7 @@ def test_the_rest_of_a_report_is_printed_on_request() -> None:
         assert text in whole
     assert "the page alone" not in whole
     assert "--full" not in whole
-    assert "--full" not in printed(SUBJECTS["study"](""))
+    assert "--full" not in printed(SUBJECTS["study"]())
 
 
 def test_hostile_names_are_plain_text() -> None:
