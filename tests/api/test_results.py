@@ -73,11 +73,11 @@ def test_tables_have_unrounded_figures() -> None:
     assert list(frame["variant"])[-2:] == ["Q-K=V", "MQA"]
     costs = network_costs(qk.LanguageModel("lm-10m", variant="MQA").config, length=1024)
     assert frame["parameters"].iloc[-1] == costs.parameters.total
-    tables = ("variants", "engines", "cache", "quality-300M", "quality-1.2B")
+    tables = ("variants", "engines", "quality-300M", "quality-1.2B")
     assert RESULTS["plan"].tables == tables
-    assert len(RESULTS["plan"].to_pandas("cache")) == 7
-    with pytest.raises(ValueError, match="expected a table, got 'cash'; did you mean cache"):
-        RESULTS["plan"].to_pandas("cash")
+    assert len(RESULTS["plan"].to_pandas("quality-300M")) == 8
+    with pytest.raises(ValueError, match="expected a table, got 'engine'; did you mean engines"):
+        RESULTS["plan"].to_pandas("engine")
 
 
 def test_a_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

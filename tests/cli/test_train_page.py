@@ -40,7 +40,7 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
     for defined in ("Test loss is measured", "Validation loss is the", "Training loss is the mean"):
         assert defined in markdown
     assert '<div class="picture">' in opening
-    assert markdown.index("## What it writes") < markdown.index("## Learning curves")
+    assert markdown.index("## What it writes") < markdown.index("## Scores")
     for absent in ("## Results", "## Quality and cost", "## Published figures"):
         assert absent not in markdown
     (text,) = found["texts"].values()

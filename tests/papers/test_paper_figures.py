@@ -56,7 +56,7 @@ def write_tables(folder: Path, curves: Sequence[LearningCurve], study: str = "mn
     """Tables as a report of a study has them."""
     path = folder / study / "tables" / "curves.csv"
     path.parent.mkdir(parents=True)
-    path.write_text(table_csv(curve_table(curves, "curves", "")), "utf-8")
+    path.write_text(table_csv(curve_table(curves, "curves")), "utf-8")
     return path
 
 

@@ -40,11 +40,10 @@ def open_page(browser: Browser) -> Iterator[Open]:
         if not url.startswith(("data:image/png;", path.as_uri())):
             complaints.append(f"request: {url[:80]}")
 
-    def opened(path: Path, width: int = 1280, colours: str = "light", script: bool = True) -> Page:
+    def opened(path: Path, width: int = 1280, colours: str = "light") -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme=colours,  # type: ignore[arg-type]
-            java_script_enabled=script,
         )
         contexts.append(context)
         page = context.new_page()

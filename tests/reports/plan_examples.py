@@ -1,6 +1,5 @@
 """Plans that the tests of their reports share."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from qkvary.arch.families.sizes import load_size
@@ -37,23 +36,4 @@ def make_plan(
         labels,
         goal="training" if trains else "serving",
         decimal=decimal,
-    )
-
-
-def renamed(plan: Plan, text: str) -> Plan:
-    """The plan with a text in front of everything that comes from outside."""
-    model = dataclasses.replace(plan.model, name=text + plan.model.name)
-    device = dataclasses.replace(plan.demand.device, title=text + plan.demand.device.title)
-    answer = dataclasses.replace(
-        plan.answer,
-        advice=tuple(text + sentence for sentence in plan.answer.advice),
-        caveats=tuple(text + sentence for sentence in plan.answer.caveats),
-    )
-    return dataclasses.replace(
-        plan,
-        model=model,
-        layers=text + plan.layers,
-        demand=dataclasses.replace(plan.demand, device=device),
-        answer=answer,
-        notes=tuple(text + note for note in plan.notes),
     )

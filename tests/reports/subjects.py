@@ -1,4 +1,4 @@
-"""A report of each subject, with a text in front of everything that comes from outside."""
+"""A report of each subject."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from qkvary.reports.study import study_report
 from qkvary.reports.tables import Table
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
-from tests.analysis.examples import change_layers, make_analysis
-from tests.reports import plan_examples
+from tests.analysis.examples import make_analysis
+from tests.reports.plan_examples import make_plan
 from tests.reports.synthetic import make_attention, make_summary, renamed
 
 
@@ -25,26 +25,24 @@ def small_summary() -> Summary:
 
 @cache
 def study(text: str = "") -> Report:
+    """A study with a text in front of everything that comes from outside."""
     summary = renamed(small_summary(), text)
     return study_report(summary, make_attention(summary, 5)[:4])
 
 
 @cache
-def training(text: str = "") -> Report:
-    summary = renamed(small_summary(), text)
-    # One line, however many the text has: each line is an element of its own.
-    line = " ".join(text.split())[:40]
-    return training_report(summary, {text + "QKV": f"once {line}"})
+def training() -> Report:
+    return training_report(small_summary(), {"QKV": "once upon"})
 
 
 @cache
-def plan(text: str = "") -> Report:
-    return plan_report(plan_examples.renamed(plan_examples.make_plan(), text))
+def plan() -> Report:
+    return plan_report(make_plan())
 
 
 @cache
-def analysis(text: str = "") -> Report:
-    return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
+def analysis() -> Report:
+    return analysis_report(make_analysis(), "model")
 
 
 def section(report: Report, key: str) -> Section:
@@ -56,7 +54,7 @@ def tables(report: Report) -> dict[str, Table]:
     return {block.key: block for block in blocks if isinstance(block, Table)}
 
 
-SUBJECTS: Mapping[str, Callable[[str], Report]] = {
+SUBJECTS: Mapping[str, Callable[[], Report]] = {
     "study": study,
     "training": training,
     "plan": plan,

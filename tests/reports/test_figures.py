@@ -33,7 +33,7 @@ def test_every_figure_in_every_format(files: dict[str, bytes]) -> None:
     names = {name.rsplit(".", 1)[0] for name in files}
     assert len(files) == 3 * len(names)
     kinds = {name.split("-")[0] for name in names}
-    sections = {"differences", "frontier", "solving", "curves", "attention", "quality"}
+    sections = {"differences", "frontier", "curves", "attention"}
     assert kinds == {"answer", *sections}
 
 

@@ -10,7 +10,7 @@ from tests.reports.subjects import SUBJECTS, plan
 
 
 def test_files_of_every_usual_format_are_where_they_belong(tmp_path: Path) -> None:
-    written = write_report(SUBJECTS["analysis"](""), tmp_path)
+    written = write_report(SUBJECTS["analysis"](), tmp_path)
     assert written[:2] == (tmp_path / "analysis.html", tmp_path / "analysis.md")
     assert {path.parent.name for path in written[2:]} == {"tables", "figures"}
     assert {path.suffix for path in written[2:]} == {".csv", ".svg", ".png", ".pdf"}

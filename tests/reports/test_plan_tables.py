@@ -1,6 +1,4 @@
-import pytest
-
-from qkvary.planning.curves import compute_cache_curves, compute_quality_points
+from qkvary.planning.curves import compute_quality_points
 from qkvary.reports import plan_tables
 from qkvary.reports.tables import Table
 from tests.reports.plan_examples import make_plan
@@ -16,18 +14,6 @@ def cells(table: Table, variant: str, cache: str | None = None) -> dict[str, str
         column.key: " ".join((cell.text, *cell.below))
         for column, cell in zip(table.columns, row, strict=True)
     }
-
-
-@pytest.mark.parametrize("context", [1, 1000, 2048, 32_768])
-def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
-    picture = compute_cache_curves(make_plan(context=context))
-    assert picture is not None
-    table = plan_tables.cache_table(picture, decimal=False)
-    keys = [column.key for column in table.columns]
-    if picture.low <= context:
-        assert f"bytes_at_{context}" in keys
-    assert 3 <= len(keys) <= plan_tables.MOST_COLUMNS + 2
-    assert len(table.rows) == len(make_plan().candidates.rows)
 
 
 def test_quality_table_has_the_printed_figures() -> None:

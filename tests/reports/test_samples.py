@@ -53,7 +53,7 @@ def test_sets_have_a_frame_around_the_right_one_and_name_the_picks() -> None:
     details = [one.detail for one in group.blocks if isinstance(one, Chart)]
     assert details == ["Q-K=V is right; QKV: 2", "QKV and Q-K=V are right"]
     drawing = set_drawing(sample("7", "2", 10))
-    drawn = "".join(drawing.inlined)
+    drawn = "".join(drawing.parts)
     assert (drawn.count("<image"), drawn.count("right-one")) == (10, 1)
     assert 'class="panel-title middle">7<' in drawn
     assert drawing.description == (

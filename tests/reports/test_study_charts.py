@@ -52,24 +52,9 @@ def test_supported_differences_are_filled() -> None:
     assert "← better" in charts.difference_chart(loss, "QKV").to_svg("c")
 
 
-def test_runs_that_never_solved_are_counted() -> None:
-    summary = make_summary()
-    table = next(one for one in summary.tables if "reverse" in one.tasks and one.kind == "task")
-    drawn = charts.solving_chart(table, summary.runs, "QKV").to_svg("c")
-    seeds = [
-        run for run in summary.runs if run.task == "reverse" and run.steps_to_solve is not None
-    ]
-    assert drawn.count('class="seed') == len(seeds)
-    for row in table.rows:
-        assert row.solving is not None
-        unsolved = row.solving.runs - row.solving.solved
-        if unsolved:
-            assert f"{unsolved} of {row.solving.runs}" in drawn
-
-
 def test_panels_share_one_scale_and_show_the_baseline() -> None:
     group = [one for one in make_summary().curves if one.quantity == "validation loss"][:3]
-    drawings = [chart.draw().to_svg("p") for chart in curves.panels(group, "seconds", "QKV")]
+    drawings = [chart.draw().to_svg("p") for chart in curves.panels(group, "QKV")]
     assert len(drawings) == 3
     assert curves.count_runs(group) == "5 runs"
     scales = [re.findall(r'class="tick end">([^<]*)<', drawing) for drawing in drawings]

@@ -1,16 +1,14 @@
 import csv
 import io
-from collections.abc import Sequence
 
-from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import table_csv
 from qkvary.studies.results.summary import Summary
-from tests.reports.synthetic import make_attention, make_summary
+from tests.reports.synthetic import make_summary
 
 
-def csv_files(summary: Summary, attention: Sequence[RunAttention] = ()) -> dict[str, str]:
-    tables = study_datasets(summary, attention)
+def csv_files(summary: Summary) -> dict[str, str]:
+    tables = study_datasets(summary)
     return {f"{table.key}.csv": table_csv(table) for table in tables}
 
 
@@ -20,7 +18,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 def test_every_table_is_exported() -> None:
     summary = make_summary()
-    files = csv_files(summary, make_attention(summary))
+    files = csv_files(summary)
     assert set(files) == {
         "results.csv",
         "contrasts.csv",
@@ -29,7 +27,6 @@ def test_every_table_is_exported() -> None:
         "costs.csv",
         "runs.csv",
         "curves.csv",
-        "attention.csv",
         "published-1-three-projections-table-2.csv",
     }
     assert len(read(files["runs.csv"])) == len(summary.runs)

@@ -3,7 +3,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markupsafe import Markup
 
 from qkvary.reports import svg
 
@@ -11,26 +10,6 @@ from qkvary.reports import svg
 def test_element_escapes_text_and_attributes() -> None:
     made = svg.element("text", "<b>&\x00", class_='"x', stroke_width=1.5, dropped=None)
     assert made == '<text class="&#34;x" stroke-width="1.5">&lt;b&gt;&amp;\ufffd</text>'
-
-
-def test_what_drawings_share_is_in_a_page_once() -> None:
-    part = svg.element("rect", width=3)
-    drawing = svg.Drawing(
-        width=9,
-        height=9,
-        title="",
-        description="",
-        parts=(svg.Shared(parts=part, at=(1, 0)), svg.Shared(parts=part, at=(2, 5))),
-    )
-    held = dict[Markup, str]()
-    first, second = (drawing.to_svg(name, held).partition("</desc>")[2] for name in ("a", "b"))
-    assert first == (
-        '<g transform="translate(1 0)"><g id="a-s0"><rect width="3"/></g></g>'
-        '<use href="#a-s0" x="2" y="5"/></svg>'
-    )
-    assert second == '<use href="#a-s0" x="1"/><use href="#a-s0" x="2" y="5"/></svg>'
-    moves = ("translate(1 0)", "translate(2 5)")
-    assert drawing.inlined == tuple(svg.group([part], transform=move) for move in moves)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))

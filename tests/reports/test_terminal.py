@@ -20,7 +20,7 @@ def printed(report: Report, width: int = 80, colour: bool = False, full: bool = 
 @pytest.mark.parametrize("width", [60, 200])
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_fits_the_terminal(subject: str, width: int) -> None:
-    report = SUBJECTS[subject]("")
+    report = SUBJECTS[subject]()
     text = printed(report, width)
     assert max(len(line) for line in text.splitlines()) <= width
     joined = " ".join(text.split())
@@ -42,7 +42,7 @@ def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
 
 
 def test_the_rest_of_a_report_is_printed_on_request() -> None:
-    brief = Brief(columns=("name", "b"), rows=2, notes=1, below=False)
+    brief = Brief(columns=("name", "b"), rows=2)
     rows = [
         {"name": name, "a": f"a{name}", "b": Cell(raw=1, text=f"b{name}", below=("more",))}
         for name in "xyz"
@@ -69,7 +69,7 @@ def test_the_rest_of_a_report_is_printed_on_request() -> None:
         assert text in whole
     assert "the page alone" not in whole
     assert "--full" not in whole
-    assert "--full" not in printed(SUBJECTS["study"](""))
+    assert "--full" not in printed(SUBJECTS["study"]())
 
 
 def test_hostile_names_are_plain_text() -> None:

@@ -88,9 +88,7 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
             ),
             *(_section(figure, drawn[figure.name], read) for figure in figures),
         ),
-        datasets=tuple(
-            curve_table(one.curves, name, "") for name, one in drawn.items() if one.curves
-        ),
+        datasets=tuple(curve_table(one.curves, name) for name, one in drawn.items() if one.curves),
         data={
             "figures": [
                 {
@@ -357,7 +355,6 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
                     filter(None, (records.study, examples[0].setting, records.differs))
                 ),
                 file=f"{figure.name}-{names.slug(panel.title)}",
-                describe=lambda example: f"seed {example.seed}",
             )
         )
     return _Drawn(
@@ -407,7 +404,7 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers. The paper draws keys in the same way "
         "but prints no seed, so its keys differ. The upper part of its figure is this code:"
     )
-    group = Group(blocks=charts, layout="maps", column=170, file=figure.name)
+    group = Group(blocks=charts, layout="maps", file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
 
 
@@ -441,14 +438,11 @@ def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     points = tuple(one for one in every.points if one.variant in figure.variants)
     shown = replace(every, points=points)
     chart = Chart(
-        draw=partial(quality_chart, shown),
-        caption=figure.title,
-        table=quality_table(shown),
-        notes=collect_caveats(points),
-        file=figure.name,
+        draw=partial(quality_chart, shown), caption=figure.title, table=quality_table(shown)
     )
+    group = Group(blocks=(chart,), notes=collect_caveats(points), file=figure.name)
     text = "Perplexities of Table 4 against the size of the cache; intervals show the rounding."
-    return _Drawn(blocks=(Prose(text), chart))
+    return _Drawn(blocks=(Prose(text), group))
 
 
 def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:

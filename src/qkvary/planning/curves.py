@@ -57,8 +57,6 @@ class CacheCurves:
     """The last context of the axis."""
     context: int
     """The requested context: cached tokens per user."""
-    max_tokens: int | None
-    """The longest context that the model was made for."""
     device: str
     memory_bytes: int
     free_bytes: int
@@ -120,7 +118,6 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         low=low,
         high=high,
         context=demand.context,
-        max_tokens=model.max_tokens,
         device=demand.device.title,
         memory_bytes=demand.device.memory_bytes,
         free_bytes=demand.usable_bytes - weight_bytes(model, demand.weights),

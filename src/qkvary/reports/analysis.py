@@ -1,12 +1,13 @@
 """The report of an analysis: how alike keys and values are, and what tying them would cost."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from qkvary.analysis.findings import find_answers, find_caveats
+from qkvary.analysis.findings import find_answers, find_caveats, is_uncertain
 from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
-from qkvary.reports.analysis_charts import MOST_PANELS, layers_chart, spectrum_chart
+from qkvary.reports import svg
 from qkvary.reports.analysis_tables import (
     attention_table,
     cosine_table,
@@ -17,54 +18,47 @@ from qkvary.reports.attention_maps import MOST_LAYERS, draw_maps
 from qkvary.reports.learning_curves import thinned
 from qkvary.reports.report import Chart, Group, Pairs, Report, Section
 from qkvary.reports.tables import Table
+from qkvary.reports.variant_styles import FAMILIES, mark
+from qkvary.text import numbers
 from qkvary.text.names import clip, count
 from qkvary.text.numbers import fixed, whole
 
+_WIDTH, _TOP = 440.0, 34.0
+_LEAST = 1e-6
+"""The smallest forecast that is drawn, in nats."""
+_FAMILY = FAMILIES[1]
 DEFINITIONS = {
     "the basis of a head": (
-        "q k^T and v W_O stay the same if query and key change their basis together (W_Q to W_Q "
-        "A^-T, W_K to W_K A), and likewise value and output (W_V to W_V B, W_O to B^-1 W_O). So a "
-        "measure that depends on the basis says nothing about what a network computes."
+        "q k^T and v W_O stay the same if query and key change their basis together, and likewise "
+        "value and output. So a measure that depends on the basis says nothing about what a "
+        "network computes."
     ),
     "explained": (
         "1 - |(V - K M) W_O|^2 / |V W_O|^2 over the tokens, with keys K and values V centred, and "
-        "M the best linear map of keys to values. W_O can absorb M."
+        "M the best linear map of keys to values."
     ),
     "row spaces, tokens": (
-        "Mean squared cosine of the principal angles between two spaces. Row spaces: the two "
-        "spaces are the input directions that W_K and W_V use; for random weights the value is "
-        "head_dim / d_model, by derivation rather than by sampling. Tokens: the two spaces are the "
-        "keys X W_K and the values X W_V over the tokens (canonical correlations)."
+        "Mean squared cosine of the principal angles between two spaces: the input directions that "
+        "W_K and W_V use, or the keys and the values over the tokens."
     ),
     "CKA": (
         "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
-        "values as the output sees them. CKA of K and V themselves, which depends on the "
-        "basis, is in the JSON as plain_similarity."
+        "values as the output sees them."
     ),
     "lost": (
-        "The energy of the joint spectrum beyond its first head_dim singular values, which no "
-        "single tensor of head_dim channels can keep. The spectrum is that of C^1/2 [W_K M_q^1/2, "
-        "W_V M_o^1/2], each half divided by its norm. C is the covariance of the layer input (plus "
-        "0.001 of its mean diagonal), M_q the second moment of the queries, and M_o = W_O W_O^T."
+        "The share of the energy of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its "
+        "norm, that no single tensor of head_dim channels can keep. C is the covariance of the "
+        "layer input, M_q the second moment of the queries, and M_o = W_O W_O^T."
     ),
     "forecast": (
         "The rise of the loss on this text, in nats per token, if each head uses one tensor of "
-        "head_dim channels (the best linear map of the layer input) as both key and value. W_Q and "
-        "W_O are adapted; nothing is trained. For each KV head, the rise is half the sum of the "
-        "squared singular values of C^1/2 [W_K, W_V] M^1/2 beyond the first head_dim; the forecast "
-        "is the sum over heads. M is E[g g^T], where g is the gradient of the loss with respect to "
-        "key and value (Gauss-Newton, damped). The tensor is chosen on one half of the windows and "
-        "scored with the M of the other half, and then the other way round; the forecast is the "
-        "mean of both scores. If a tensor were scored on the text on which it was chosen, the rise "
-        "would look much too small (fitted_forecast in the JSON)."
+        "head_dim channels as both key and value. W_Q and W_O are adapted; nothing is trained. The "
+        "tensor is chosen on one half of the windows and scored on the other half, and then the "
+        "other way round."
     ),
     "random": (
-        "The value that random weights give for the same tokens, from 8 pairs of weights sampled "
-        "with the seed. For the columns “tokens” and “explained”, both weights have independent "
-        "normal entries. For the columns “CKA” and “lost”, W_K M_q^1/2 and W_V M_o^1/2 keep their "
-        "singular values, but use random orthogonal input directions. (A random W_K with the "
-        "head's M_q would depend on the basis.) A constant offset of keys or values needs no "
-        "cache, so the mean over tokens is always subtracted."
+        "The value that random weights give for the same tokens: head_dim / d_model for row "
+        "spaces; for other values, the mean over 8 pairs of weights sampled with the seed."
     ),
 }
 
@@ -86,7 +80,7 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
         "them cost?",
         answer=answers,
         picture=Chart(
-            draw=partial(layers_chart, layers),
+            draw=partial(_draw_layers, layers),
             caption="Likeness and cost, by layer",
             detail="Left: the line shows the value for random weights. Right: a point is hollow "
             "where the forecast is not trusted.",
@@ -95,7 +89,14 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
         caveats=caveats,
         facts=tuple(_facts(analysis)),
         sections=(
-            _compare_keys(layers, key_values),
+            Section(
+                key="keys-and-values",
+                title="Keys and values",
+                lead="These measures do not depend on the basis of a head. Below each value is the "
+                "value for random weights.",
+                blocks=(key_values,),
+                brief=True,
+            ),
             _weights(cosines, ranks),
             _attention(analysis, attention),
             Section(
@@ -121,32 +122,6 @@ def _facts(analysis: NetworkAnalysis) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
-    panels = tuple(
-        Chart(draw=partial(spectrum_chart, layers[index]))
-        for index in thinned(len(layers), MOST_PANELS)
-    )
-    return Section(
-        key="keys-and-values",
-        title="Keys and values",
-        lead="These measures do not depend on the basis of a head. Below each value is the value "
-        "for random weights.",
-        blocks=(
-            table,
-            Group(
-                title="Joint spectra",
-                lead="The energy of keys and values that is lost if only the number of directions "
-                "on the horizontal axis is kept, with one line for each KV head. The dashed line "
-                "shows the number of channels of one tensor.",
-                blocks=panels,
-                layout="panels",
-                file="spectra",
-            ),
-        ),
-        brief=True,
-    )
-
-
 def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
@@ -155,6 +130,44 @@ def _weights(*tables: Table) -> Section:
         "different initialization can give other values for the same function. Only the values of "
         "W_Q W_K^T do not depend on the basis.",
         blocks=tables,
+    )
+
+
+def _draw_layers(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
+    """Draw two columns, a row for each layer: the explained share, and the forecast."""
+    row = max(13.0, min(26.0, 360.0 / len(layers)))
+    bottom = _TOP + len(layers) * row
+    alike = svg.Scale(low=0.0, high=1.0, start=58.0, end=226.0)
+    forecasts = [max(layer.forecast, _LEAST) for layer in layers]
+    low, high = svg.padded(forecasts, 0.08, True)
+    cost = svg.Scale(low=low, high=high, start=272.0, end=_WIDTH - 16, logarithmic=True)
+    parts = [
+        svg.text(58, 14, "value explained by the key", "panel-title"),
+        svg.text(272, 14, "forecast, nats per token", "panel-title"),
+        svg.x_axis(alike, bottom, partial(numbers.percent, decimals=0), 4, top=_TOP),
+        svg.x_axis(cost, bottom, partial(numbers.real, digits=1), 3, top=_TOP),
+    ]
+    for index, layer in enumerate(layers):
+        y = _TOP + (index + 0.5) * row
+        if len(layers) <= 28 or index % 4 == 0:
+            parts.append(svg.text(50, y + 4, f"layer {layer.number}", "tick end"))
+        x, chance = alike(layer.explained), alike(layer.explained_chance)
+        parts.append(svg.line((chance, y), (x, y), f"bar f-{_FAMILY.key}"))
+        parts.append(svg.line((chance, y - row / 3), (chance, y + row / 3), "reference"))
+        parts.append(mark(_FAMILY, x, y, 4.2))
+        hollow = is_uncertain(layer)
+        parts.append(mark(_FAMILY, cost(max(layer.forecast, _LEAST)), y, 4.2, hollow=hollow))
+    description = "; ".join(
+        f"layer {layer.number}: {numbers.percent(layer.explained, 0)} (random "
+        f"{numbers.percent(layer.explained_chance, 0)}), {numbers.real(layer.forecast, 2)} nats"
+        for layer in layers
+    )
+    return svg.Drawing(
+        width=_WIDTH,
+        height=bottom + 26,
+        title="How alike key and value are, and what tying them would cost, by layer",
+        description=clip(f"{description}.", 1200),
+        parts=tuple(parts),
     )
 
 
@@ -177,7 +190,7 @@ def _attention(analysis: NetworkAnalysis, table: Table) -> Section:
         title="Attention",
         blocks=(
             table,
-            Group(blocks=(maps,), layout="alone"),
+            Group(blocks=(maps,), layout="wide"),
         ),
         brief=True,
     )

@@ -5,7 +5,7 @@ from functools import partial
 from statistics import fmean
 
 from qkvary.analysis.findings import is_uncertain
-from qkvary.analysis.results import CosineReading, EffectiveRank, LayerAnalysis, RankReading
+from qkvary.analysis.results import EffectiveRank, LayerAnalysis, RankReading
 from qkvary.reports.tables import Cell, Raw, Table, number, plain, tabulate, word
 from qkvary.text.numbers import MISSING, fixed, percent, real, whole
 
@@ -74,39 +74,34 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
         "its heads is compared with all heads of the group of that head."
     )
 
-    def cell(place: int, kind: str, layer: LayerAnalysis) -> Cell:
-        return _compare_weights(layer.cosines[place])[kind]
-
-    return tabulate(
-        "cosines",
-        "Cosines of weights",
-        layers,
-        _LAYER,
-        *(
-            number(
-                f"{pair.first}_{pair.second}_{kind}=",
-                f"{_LETTERS[pair.first]}, {_LETTERS[pair.second]}",
-                partial(cell, place, kind),
-                below=kind.replace("_", " "),
-            )
-            for place, pair in enumerate(layers[0].cosines)
-            for kind in _compare_weights(pair)
-        ),
-        notes=[note],
-    )
-
-
-def _compare_weights(pair: CosineReading) -> dict[str, Cell]:
     def cell(value: float | None, deviation: float) -> Cell:
         text = MISSING if value is None else fixed(value, 3, sign=True)
         return Cell(raw=value, text=text, below=(f"± {real(deviation, 2)}",))
 
-    by_head = [abs(value) for value in pair.heads if value is not None]
-    return {
-        "flattened": cell(pair.flattened, pair.deviation),
-        "columns": cell(pair.columns, pair.deviation),
-        "heads_mean_size": cell(fmean(by_head) if by_head else None, pair.head_deviation),
-    }
+    rows: list[dict[str, int | str | Cell]] = []
+    for layer in layers:
+        for pair in layer.cosines:
+            heads = [abs(value) for value in pair.heads if value is not None]
+            rows.append(
+                {
+                    "number": layer.number,
+                    "weights": f"{_LETTERS[pair.first]}, {_LETTERS[pair.second]}",
+                    "flattened": cell(pair.flattened, pair.deviation),
+                    "columns": cell(pair.columns, pair.deviation),
+                    "heads": cell(fmean(heads) if heads else None, pair.head_deviation),
+                }
+            )
+    return tabulate(
+        "cosines",
+        "Cosines of weights",
+        rows,
+        _LAYER,
+        word("weights"),
+        number("flattened"),
+        number("columns"),
+        number("heads", below="mean size"),
+        notes=[note],
+    )
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:

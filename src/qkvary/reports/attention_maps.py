@@ -1,10 +1,9 @@
 """Attention maps as small images, with outlines around the cells that hold the answer.
 
-A map goes into the page as a PNG of 16 shades in a data URI: half a kB for what would be 4,096
-rectangles.
+A map goes into the page as a PNG of 16 shades in a data URI.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,17 +13,15 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from qkvary.reports import svg
-from qkvary.reports.png import indexed_png
+from qkvary.reports.png import pixel_png
 from qkvary.reports.report import Chart, Group
 from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample
-from qkvary.text import names, numbers
+from qkvary.text import names
 
 MOST_LAYERS, MOST_HEADS = 4, 4
 """Maximum number of layers and heads whose maps are drawn per example; the table has all."""
 _TILE, _GAP = 76.0, 8.0
-_ROUNDING = 0.02
-"""A row counts as a distribution if its sum differs from 1 by at most this; bfloat16 has 8 bits."""
 _OUTLINED = 24
 """With more tokens than this, outlines would cover their cells."""
 
@@ -42,112 +39,31 @@ class RunAttention(AttentionExample):
     """A description of the cell that holds the answer of its row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mass:
-    """One head's attention to the target cells, averaged over the rows that have a target."""
-
-    layer: int
-    head: int
-    mass: float
-
-
-def masses(example: AttentionExample) -> tuple[Mass, ...]:
-    """Return the mass on the target cells for each layer and head; empty if there are no targets.
-
-    Heads with signed or unnormalised weights have no mass, because their rows are not
-    distributions.
-    """
-    layers, heads = example.maps.shape[:2]
-    pairs = _right_cells(example.maps, example.targets)
-    if not pairs:
-        return ()
-    rows, columns = (list(side) for side in zip(*pairs, strict=True))
-    return tuple(
-        Mass(layer=layer, head=head, mass=float(np.mean(example.maps[layer, head][rows, columns])))
-        for layer in range(layers)
-        for head in range(heads)
-        if _is_distribution(example.maps[layer, head])
-    )
-
-
-def best(example: AttentionExample) -> Mass | None:
-    """Return the head with the most mass on the target cells."""
-    return max(masses(example), key=lambda mass: mass.mass, default=None)
-
-
-def chance(example: AttentionExample) -> float:
-    """Return the mass that uniform attention would put on the target cells.
-
-    It is spread over all columns, or in causal maps over the columns that the row sees.
-    """
-    height, width = example.maps.shape[-2:]
-    if height != width or np.triu(example.maps, 1).any():
-        return 1.0 / width
-    rows = [row for row, _ in _right_cells(example.maps, example.targets)] or range(height)
-    return float(np.mean([1.0 / (row + 1) for row in rows]))
-
-
-def _right_cells(
-    maps: NDArray[np.floating[Any]], targets: Sequence[int | None]
-) -> list[tuple[int, int]]:
-    height, width = maps.shape[-2:]
-    return [
-        (row, column)
-        for row, column in enumerate(targets[:height])
-        if column is not None and 0 <= column < width
-    ]
-
-
-def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
-    """Return whether no weight is negative and every row sums to one or is all zeros."""
-    sums = weights.sum(axis=-1)
-    is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
-    return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
-
-
 def map_group(
     examples: Sequence[RunAttention],
     *,
     title: str,
     detail: str,
     file: str,
-    describe: Callable[[RunAttention], str],
 ) -> Group:
-    """Return the drawings of examples side by side, each described in a few words."""
+    """Return the drawings of examples side by side."""
     charts = (
-        Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
+        Chart(draw=partial(drawing, one), caption=one.variant, detail=f"seed {one.seed}")
         for one in examples
     )
-    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
-    return Group(
-        title=title,
-        detail=detail,
-        blocks=tuple(charts),
-        layout="maps",
-        # The widest of these drawings is legible at this width.
-        column=round(18 + heads * (_TILE + _GAP) * 0.85),
-        file=file,
-    )
+    return Group(title=title, detail=detail, blocks=tuple(charts), layout="maps", file=file)
 
 
 def drawing(example: RunAttention) -> svg.Drawing:
     """Draw the maps of an example: one row per layer, one column per head."""
     layers = range(min(example.maps.shape[0], MOST_LAYERS))
-    most = best(example)
-    if most is not None:
-        share = numbers.percent(most.mass)
-        summary = f"no head puts more than {share} of its attention on the target cells"
-    elif _right_cells(example.maps, example.targets):
-        summary = "weights of a query do not sum to one"
-    else:
-        summary = "no single target cell"
     heads = min(example.maps.shape[1], MOST_HEADS)
     size = f"{len(layers)} layers, {heads} heads, {example.maps.shape[-1]} tokens"
     return draw_maps(
         example.maps,
         layers,
         title=f"Attention of {names.short(example.variant, 60)}, seed {example.seed}",
-        description=f"{size}; {summary}. Rows are queries.",
+        description=f"{size}. Rows are queries.",
         targets=example.targets,
     )
 
@@ -166,7 +82,7 @@ def draw_maps(
     """
     step, half = _TILE + _GAP, _TILE / 2
     columns = [18 + head * step for head in range(min(maps.shape[1], MOST_HEADS))]
-    parts: list[Markup | svg.Shared] = [
+    parts = [
         svg.text(x + half, 12, f"head {head}", "tick middle")
         for head, x in enumerate(columns, start=1)
     ]
@@ -187,21 +103,22 @@ def draw_maps(
 
 def _tile(
     values: NDArray[np.floating[Any]], targets: Sequence[int | None], x: float, y: float
-) -> tuple[Markup, svg.Shared]:
+) -> list[Markup]:
     rows, columns = values.shape
     picture, size = png(shades(values)), (_TILE, _TILE)
     image = svg.image(picture, (x, y), size, "map", is_stretched=rows != columns)
-    over = svg.element("rect", width=_TILE, height=_TILE, class_="map-frame")
+    parts = [image, svg.element("rect", x=x, y=y, width=_TILE, height=_TILE, class_="map-frame")]
     if max(rows, columns) <= _OUTLINED:
         wide, high = _TILE / columns, _TILE / rows
         outline = "".join(
-            f"M{svg.number(column * wide)} {svg.number(row * high)}"
+            f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
-            for row, column in _right_cells(values, targets)
+            for row, column in enumerate(targets[:rows])
+            if column is not None and 0 <= column < columns
         )
         if outline:
-            over += svg.element("path", d=outline, class_="right-cell")
-    return image, svg.Shared(parts=over, at=(x, y))
+            parts.append(svg.element("path", d=outline, class_="right-cell"))
+    return parts
 
 
 def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
@@ -214,7 +131,7 @@ def png(indices: NDArray[np.uint8]) -> bytes:
     """Return a PNG of shades: white for 0, dark blue for 15."""
     places = np.linspace(0, 1, 16)
     channels = [np.interp(places, (0, 0.35, 0.7, 1), stops) for stops in _STOPS]
-    return indexed_png(indices, np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes())
+    return pixel_png(np.rint(np.stack(channels)).astype(np.uint8)[:, indices])
 
 
 _STOPS = ((252, 190, 58, 8), (253, 217, 128, 42), (254, 236, 186, 86))

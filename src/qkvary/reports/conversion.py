@@ -10,11 +10,8 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Brief, Table, label, number, pick, plain, tabulate, word
+from qkvary.reports.tables import Table, label, number, pick, plain, tabulate, word
 from qkvary.text import numbers
-
-MOST_MATRICES = 3
-"""Maximum number of inverted matrices that the terminal lists by default."""
 
 
 def conversion_report(made: Rewriting, checkpoint: str) -> Report:
@@ -91,7 +88,6 @@ def _matrices(made: Rewriting) -> Table:
         sorted(made.conditioning, key=attrgetter("number"), reverse=True),
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
-        brief=Brief(rows=MOST_MATRICES) if len(made.conditioning) > MOST_MATRICES else None,
     )
 
 

@@ -136,13 +136,6 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
         f"new window starts every {protocol.stride:,} tokens"
     )
     yield Prose(said, small=True)
-    if text["windows"] > (1 if protocol.joined else text["documents"]):
-        yield Prose(
-            "The second and later windows of a document start in the middle of the document, "
-            "without the tokenizer's beginning token. A network that was always given this token "
-            "in training can be worse in these windows.",
-            small=True,
-        )
     paper = document.get("paper")
     said_of = {
         "loss": "as the papers count",

@@ -107,9 +107,9 @@ def _cell(chart: Chart) -> tuple[float, float, list[Markup]]:
         parts.append(svg.text(4, top + 13, words, style))
         top += _LINE
     top += 7 if top else 0
-    parts.append(svg.group(drawing.inlined, transform=f"translate(0 {svg.number(top)})"))
+    parts.append(svg.group(drawing.parts, transform=f"translate(0 {svg.number(top)})"))
     top += drawing.height
-    for line in _wrap((*chart.notes, *(chart.table.notes if chart.table else ())), drawing.width):
+    for line in _wrap(chart.table.notes if chart.table else (), drawing.width):
         top += _LINE
         parts.append(svg.text(4, top, line, "tick"))
     return drawing.width, top, parts

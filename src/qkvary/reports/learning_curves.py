@@ -6,23 +6,16 @@ With many variants, bands in one chart overlap; panels on one scale do not, and 
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal
-
-from markupsafe import Markup
 
 from qkvary.reports import svg
-from qkvary.reports.line_charts import Axis, Line, line_chart
+from qkvary.reports.charts import Axis, Line, line_chart
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 
-CurveAxis = Literal["steps", "seconds"]
-
-POINTS = 36
-"""Maximum number of points per curve of a panel; the CSV file has all."""
-CHART_POINTS = 80
-"""Maximum number of points per curve of a chart with several variants."""
+POINTS = 60
+"""Maximum number of points per curve of a chart; the CSV file has all."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 
 
@@ -43,13 +36,11 @@ def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
     return next((name for name in quantities if name.startswith("validation")), quantities[0])
 
 
-def panels(curves: Sequence[LearningCurve], axis: CurveAxis, baseline: str) -> tuple[Chart, ...]:
+def panels(curves: Sequence[LearningCurve], baseline: str) -> tuple[Chart, ...]:
     """Return the curves of one setting and quantity, one panel each, on one scale."""
-    plot = _plot(curves, axis)
+    plot = _plot(curves)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
-    return tuple(
-        Chart(draw=partial(_panel, plot, curve, behind, axis, baseline)) for curve in curves
-    )
+    return tuple(Chart(draw=partial(_panel, plot, curve, behind, baseline)) for curve in curves)
 
 
 def count_runs(curves: Iterable[LearningCurve]) -> str:
@@ -61,8 +52,7 @@ def count_runs(curves: Iterable[LearningCurve]) -> str:
     return names.count(high, "run") if low == high else f"{low} to {high} runs"
 
 
-def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
-    places = [place for curve in curves for place in getattr(curve, axis)]
+def _plot(curves: Sequence[LearningCurve]) -> svg.Plot:
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
     if len(usable) > 50:
@@ -70,7 +60,7 @@ def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
         # cut.
         usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
     low, high = svg.padded(usable, 0.05)
-    far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
+    far = max(step for curve in curves for step in curve.steps) or 1
     return svg.Plot(
         svg.Scale(low=0, high=far, start=36, end=_WIDTH - 8),
         svg.Scale(low=low, high=high, start=_HEIGHT - 20, end=24),
@@ -78,28 +68,26 @@ def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
 
 
 def _panel(
-    plot: svg.Plot,
-    curve: LearningCurve,
-    behind: LearningCurve | None,
-    axis: CurveAxis,
-    baseline: str,
+    plot: svg.Plot, curve: LearningCurve, behind: LearningCurve | None, baseline: str
 ) -> svg.Drawing:
     def places(one: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
-        where: Sequence[float] = getattr(one, axis)
         return [
-            plot.point(where[index], values[index])
+            plot.point(one.steps[index], values[index])
             for index in thinned(len(values))
-            if math.isfinite(values[index]) and math.isfinite(where[index])
+            if math.isfinite(values[index])
         ]
 
     family = family_of(curve.variant, baseline)
     title = names.short(curve.variant, 24)
-    parts: list[Markup | svg.Shared] = [
-        svg.text(plot.across.start, 14, title, f"panel-title t-{family.key}"),
-        svg.Shared(parts=_grid(plot)),
+    left, _, right, bottom = plot.area
+    parts = [
+        svg.text(left, 14, title, f"panel-title t-{family.key}"),
+        plot.cover("plot"),
+        svg.y_axis(plot.up, left, right, numbers.tick, 3),
+        svg.x_axis(plot.across, bottom, numbers.tick, 3),
     ]
     if behind is not None and behind is not curve:
-        parts.append(svg.Shared(parts=svg.path(places(behind, behind.mean), "behind")))
+        parts.append(svg.path(places(behind, behind.mean), "behind"))
     upper, lower = places(curve, curve.high), places(curve, curve.low)
     if len(upper) > 1:
         parts.append(svg.path([*upper, *reversed(lower)], f"band f-{family.key}", closed=True))
@@ -109,21 +97,10 @@ def _panel(
         width=_WIDTH,
         height=_HEIGHT,
         title=names.short(curve.variant, 60),
-        description=f"{curve.quantity} over {axis}; the mean at the end is {numbers.real(last)}. "
+        description=f"{curve.quantity} over steps; the mean at the end is {numbers.real(last)}. "
         "The band reaches from the smallest to the largest value of all runs.",
         parts=tuple(parts),
     )
-
-
-def _grid(plot: svg.Plot) -> Markup:
-    """Draw the area of a panel with its grid, which all panels on one scale share."""
-    _, _, right, bottom = plot.area
-    parts = [plot.cover("plot"), *plot.rows(plot.up.ticks(3), numbers.tick)]
-    for value in plot.across.ticks(3):
-        x = plot.across(value)
-        style = "tick end" if x > right - 14 else ("tick" if value == 0 else "tick middle")
-        parts.append(svg.text(x, bottom + 14, numbers.tick(value), style))
-    return Markup("").join(parts)
 
 
 def curves_chart(
@@ -141,7 +118,7 @@ def curves_chart(
     def points(curve: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
         return [
             (curve.steps[index], values[index])
-            for index in thinned(len(values), CHART_POINTS)
+            for index in thinned(len(values))
             if low <= values[index] <= high
         ]
 

@@ -12,7 +12,8 @@ def render_markdown(report: Report, folder: str = "") -> str:
     """Return the report with every table and with the main picture of the report.
 
     If the report has no main picture, include all drawings. Drawings are linked as SVG files in
-    ``folder``, relative to the document, or left out if ``folder`` is empty.
+    ``folder``, relative to the document, or left out if ``folder`` is empty. A section without
+    anything to show is left out.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]
@@ -27,11 +28,10 @@ def render_markdown(report: Report, folder: str = "") -> str:
     if report.facts:
         lines += list(_block(Pairs(report.facts)))
     for section in report.sections:
-        lines += [f"## {names.markdown(section.title)}", ""]
-        if section.lead:
-            lines += [names.markdown(section.lead), ""]
-        for block in section.blocks:
-            lines += _block(block, folder)
+        if shown := [line for block in section.blocks for line in _block(block, folder)]:
+            lines += [f"## {names.markdown(section.title)}", ""]
+            lines += [names.markdown(section.lead), ""] if section.lead else []
+            lines += shown
     return "\n".join(lines).encode("utf-8", "replace").decode()
 
 
@@ -72,7 +72,6 @@ def _block(block: Block, folder: str = "") -> Iterator[str]:
             yield from _image(block, block.caption, folder)
             if block.table:
                 yield from _table(block.table)
-                yield from _bullets(block.notes)
         case Group():
             yield from _group(block, folder)
         case Fold():

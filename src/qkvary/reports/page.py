@@ -4,12 +4,9 @@ Equal reports give equal text. The templates escape every text; ``svg`` escapes 
 drawings. Reports are built elsewhere.
 """
 
-import base64
 import functools
 import hashlib
 import itertools
-import re
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -19,25 +16,14 @@ from markupsafe import Markup
 
 from qkvary.reports.json_data import to_json
 from qkvary.reports.report import Block, Report
-from qkvary.reports.svg import Drawing, element
-from qkvary.reports.tables import Cell
+from qkvary.reports.svg import Drawing
 from qkvary.reports.variant_styles import style_rules
 from qkvary.text import names
 
 
 def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
     """Return the HTML document of a report, which reloads itself if seconds are given."""
-    script = _template_file("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return _render(
-        "page.html.j2",
-        report,
-        _style(),
-        prefix="d",
-        script=script,
-        script_hash=digest,
-        refresh_seconds=refresh_seconds,
-    )
+    return _render("page.html.j2", report, _style(), prefix="d", refresh_seconds=refresh_seconds)
 
 
 def render_fragment(report: Report) -> str:
@@ -58,11 +44,9 @@ def _style() -> str:
 
 def _render(template: str, report: Report, style: str, *, prefix: str, **more: object) -> str:
     numbers = itertools.count(1)
-    # In a notebook, styles are nested and do not reach shared parts.
-    shared = dict[Markup, str]() if template == "page.html.j2" else None
 
     def draw(drawing: Drawing) -> Markup:
-        return drawing.to_svg(f"{prefix}{next(numbers)}", shared)
+        return drawing.to_svg(f"{prefix}{next(numbers)}")
 
     made = _environment().get_template(template)
     text = made.render(report=report, style=style, draw=draw, **more)
@@ -86,10 +70,6 @@ def _environment() -> SandboxedEnvironment:
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
-        "sort_value": _sort_value,
-        "swatch": _swatch,
-        # No break after the minus of a label such as Q-K=V.
-        "unbroken": partial(re.sub, r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}"),
     }
     environment.filters.update(filters)
     return environment
@@ -104,24 +84,3 @@ def _clean(value: object) -> object:
 
 def _kind(block: Block) -> str:
     return type(block).__name__
-
-
-def _sort_value(cell: Cell) -> str:
-    """Return the number by which a cell is sorted.
-
-    Return an empty string if the cell has no number, or if the text of the cell already is that
-    number.
-    """
-    if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
-        return ""
-    # The page's script treats a text as a number exactly if this matches.
-    if re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) and not cell.below:
-        return ""
-    return f"{cell.raw:.6g}" if isinstance(cell.raw, float) else str(cell.raw)
-
-
-def _swatch(mark: Drawing) -> Markup:
-    """Draw a mark of a legend, which the text next to it explains."""
-    size = {"width": mark.width, "height": mark.height}
-    box = f"0 0 {mark.width:g} {mark.height:g}"
-    return element("svg", *mark.inlined, viewBox=box, aria_hidden="true", **size)

@@ -8,20 +8,24 @@ from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.parameters import model_parameters
 from qkvary.planning.advice import ServedVariant, nearest_size
-from qkvary.planning.curves import SIZES, CacheCurves, compute_cache_curves
+from qkvary.planning.curves import (
+    SIZES,
+    CacheCurves,
+    compute_cache_curves,
+    compute_quality_points,
+)
 from qkvary.planning.engines import VLLM
 from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
-from qkvary.reports.plan_charts import cache_chart
+from qkvary.reports.plan_charts import cache_chart, quality_chart
 from qkvary.reports.plan_tables import (
-    cache_table,
     engines_table,
+    quality_table,
     serving_table,
     training_table,
 )
-from qkvary.reports.published_quality import published_quality
-from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
+from qkvary.reports.report import Bullets, Chart, Group, Pairs, Prose, Report, Section
 from qkvary.reports.tables import pick
 from qkvary.text import names, numbers
 
@@ -31,14 +35,9 @@ def plan_report(plan: Plan) -> Report:
     answer, savings = plan.answer, plan.answer.savings
     variants = training_table(plan) if savings is None else serving_table(plan)
     curves = None if savings is None else compute_cache_curves(plan)
-    blocks: list[Block] = [variants]
-    if savings is not None and curves is None:
-        blocks.append(
-            Prose(("There is no chart of the cache, because no variant has a cache."), small=True)
-        )
     sections = (
         *([] if savings is None else [_savings(plan, savings)]),
-        Section(key="variants", title="Variants", blocks=tuple(blocks), brief=True),
+        Section(key="variants", title="Variants", blocks=(variants,), brief=True),
         *([_engines(plan)] if answer.engines else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limitations of the published numbers", answer.caveats[1:]),
@@ -146,32 +145,50 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
     chart = Chart(
         draw=partial(cache_chart, curves, decimal=decimal),
         caption="Cache of one user against context",
-        table=cache_table(curves, decimal=decimal),
         file="cache-against-context",
     )
+    left_out = (f"Without a cache: {names.listed(curves.left_out)}.",) if curves.left_out else ()
     return Section(
         key="context",
         title="Cache and context",
-        lead="Rows whose caches are equal share a line; a mark on each line shows the requested "
-        "context. In the shaded area, the weights and the cache of one user no longer fit on one "
-        "device. The line marked * has the given weights; every other line would have to be "
-        "trained.",
-        blocks=(Group(blocks=(chart,), layout="alone"),),
+        lead=f"Each line shows the largest cache, stored in {curves.cache.name}, that one user "
+        "reaches while the context grows; it bends where an attention window is full. Rows whose "
+        "caches are equal share a line; a mark shows the requested context. In the shaded area, "
+        "the weights and the cache of one user no longer fit on one device. The line marked * has "
+        "the given weights; every other line would have to be trained.",
+        blocks=(Group(blocks=(chart,), notes=left_out, layout="wide"),),
     )
 
 
 def _published(plan: Plan) -> Iterator[Section]:
     if plan.task == "causal" and plan.model.is_causal:
         size = nearest_size(model_parameters(plan.model).total)
+        nearest_first = sorted(SIZES, key=lambda one: one != size)
+        points = [compute_quality_points(one) for one in nearest_first]
+        charts = tuple(
+            Chart(
+                draw=partial(quality_chart, one),
+                caption=f"The papers’ {one.size} networks",
+                table=quality_table(one),
+            )
+            for one in points
+        )
         yield Section(
             key="published",
-            title="Published quality against cache",
-            link="Published quality",
+            title="Published quality",
             lead="These are the papers’ measurements of networks that were trained from scratch, "
             "not measurements of this model; the plan compares this model with the papers’ "
             f"{size} networks. The line joins the points on the frontier: no other point is better "
-            "at the same or a smaller cache.",
-            blocks=published_quality([size, *(other for other in SIZES if other != size)]),
+            "at the same or a smaller cache. A hollow point, marked †, is dominated. A bar shows "
+            "the range that the printed digits allow.",
+            blocks=(
+                Group(
+                    blocks=charts,
+                    notes=tuple(dict.fromkeys(text for one in points for text in one.caveats)),
+                    layout="wide",
+                    file="quality-against-cache",
+                ),
+            ),
         )
 
 

@@ -9,13 +9,11 @@ from markupsafe import Markup
 from qkvary.arch.published_quality import BASELINE
 from qkvary.planning.curves import CacheCurves, PublishedPoint, QualityPoints
 from qkvary.reports import svg
-from qkvary.reports.line_charts import Axis, Line, line_chart
-from qkvary.reports.point_charts import Point, draw_points
+from qkvary.reports.charts import Axis, Line, Point, line_chart, point_chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.text import numbers
 from qkvary.text.names import clip, listed, short
 
-WIDTH = 400.0
 NAME_LENGTH = 15
 """Maximum number of letters per line of a name."""
 FAR = 10.0
@@ -86,7 +84,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
             logarithmic=True,
             binary=not decimal,
         ),
-        size=(WIDTH, 300),
+        size=(400, 300),
         title=f"Cache of one user against context, stored in {data.cache.name}",
         description=clip(description, 1200),
         draw_below=draw_memory,
@@ -95,35 +93,34 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
 
 def quality_chart(data: QualityPoints) -> svg.Drawing:
     """Draw the published changes in perplexity against cache size, with frontier and intervals."""
-    left, top, right, bottom = 54.0, 26.0, WIDTH - 10, 286.0
     least = min(point.share for point in data.points)
     near = [point for point in data.points if point.change_percent <= FAR]
     low, high = svg.padded([value for one in near for value in (one.low, one.high)], 0.06)
     high += 0.0 if len(near) == len(data.points) else (high - low) * 0.12
-    plot = svg.Plot(
-        svg.Scale(low=least / 1.5, high=1.5, start=left, end=right, logarithmic=True, binary=True),
-        svg.Scale(low=low, high=high, start=bottom, end=top),
-    )
-    parts = [
-        svg.y_axis(plot.up, left, right, numbers.tick),
-        svg.x_axis(plot.across, bottom, write_share, 7),
-        svg.text(10, 13, "change in perplexity in % (lower is better)", "axis-title"),
-        svg.text(
-            right, bottom + 38, f"cache per token, as a share of {BASELINE}'s", "axis-title end"
-        ),
-        *draw_points(plot, [_point(point, high) for point in data.points]),
-    ]
     values = "; ".join(
         f"{point.variant} {write_share(point.share)} of the cache, {point.change_percent:+.1f} %, "
         + ("on the frontier" if point.status == "frontier" else "dominated")
         for point in data.points
     )
-    return svg.Drawing(
-        width=WIDTH,
-        height=bottom + 44,
+    return point_chart(
+        [_point(point, high) for point in data.points],
+        Axis(
+            title=f"cache per token, as a share of {BASELINE}'s",
+            low=least / 1.5,
+            high=1.5,
+            write=write_share,
+            ticks=7,
+            logarithmic=True,
+            binary=True,
+        ),
+        Axis(
+            title="change in perplexity in % (lower is better)",
+            low=low,
+            high=high,
+            write=numbers.tick,
+        ),
         title=f"Published change in perplexity against cache size, {data.size} networks",
         description=clip(f"{values}.", 1200),
-        parts=tuple(parts),
     )
 
 

@@ -1,11 +1,11 @@
 """The tables of a plan: every variant, and the values that its charts show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from qkvary.costs.serving import ServingPlan
 from qkvary.planning.advice import ServedVariant
-from qkvary.planning.curves import CacheCurves, PublishedPoint, QualityPoints
+from qkvary.planning.curves import PublishedPoint, QualityPoints
 from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Quality
 from qkvary.reports.plan_charts import write_share
@@ -26,44 +26,6 @@ from qkvary.reports.tables import (
 from qkvary.text import names, numbers
 from qkvary.text.printed import useful_decimals
 
-MOST_COLUMNS = 7
-"""Maximum number of columns of a table over a range of values."""
-
-
-def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
-    """Return the table of one user's cache by context, including the requested context."""
-    size = partial(numbers.data_size, decimal=decimal)
-    notes = [
-        (
-            f"The cache is stored in {data.cache.name}. Each value is the largest cache size "
-            "reached while the context grows to the given number of tokens. Both axes of the chart "
-            "are logarithmic; a line bends where an attention window is full."
-        )
-    ]
-    if data.left_out:
-        notes.append(f"Without a cache: {names.listed(data.left_out)}.")
-
-    def cell(tokens: float, row: tuple[str, dict[float, float]]) -> Cell:
-        held = row[1][tokens]
-        return plain(held, size(held))
-
-    return tabulate(
-        "cache",
-        "Cache of one user",
-        [(name, dict(curve.points)) for curve in data.curves for name in curve.names],
-        word("variant=", write=lambda row: named(row[0])),
-        *(
-            number(
-                f"bytes_at_{tokens:.0f}=",
-                numbers.tokens(tokens),
-                partial(cell, tokens),
-                below="tokens",
-            )
-            for tokens in _thin(data.low, data.high, (data.context, data.max_tokens))
-        ),
-        notes=notes,
-    )
-
 
 def quality_table(data: QualityPoints) -> Table:
     """Return the published points with their intervals."""
@@ -77,19 +39,6 @@ def quality_table(data: QualityPoints) -> Table:
         number("change_percent=", "change", change_cell, below="% as published"),
         _STATUS,
     )
-
-
-def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
-    """Return the values along an axis for which a table has columns.
-
-    The values are powers of two, thinned so that the table stays narrow, plus the wanted values.
-    """
-    first, last = round(low).bit_length() - 1, round(high).bit_length() - 1
-    kept = sorted({value for value in wanted if value is not None and low <= value <= high})
-    room = max(2, MOST_COLUMNS - len(kept))
-    every = max(1, -(-(last - first) // (room - 1)))
-    regular = {2**power for power in range(last, first - 1, -every)}
-    return sorted({float(value) for value in (*kept, *regular)})
 
 
 def serving_table(plan: Plan) -> Table:
@@ -123,8 +72,6 @@ def serving_table(plan: Plan) -> Table:
         brief=Brief(
             columns=tuple(brief.split()),
             rows=sum(row.cache == plan.formats[0] for row in plan.answer.rows),
-            notes=1,
-            below=False,
         ),
     )
 
@@ -270,7 +217,7 @@ def training_table(plan: Plan) -> Table:
             ),
         ),
         main=True,
-        brief=Brief(columns=tuple(brief.split()), notes=1, below=False),
+        brief=Brief(columns=tuple(brief.split())),
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal, get_args
 
+from markupsafe import Markup
+
 from qkvary.reports.svg import Drawing
 from qkvary.reports.tables import Table, tabulate, word
 
@@ -15,7 +17,7 @@ ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
 FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
 DEFAULT_FORMATS = FORMATS[:-1]
 
-Layout = Literal["", "narrow", "wide", "alone", "panels", "maps", "diagrams"]
+Layout = Literal["", "narrow", "wide", "panels", "maps", "diagrams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,6 @@ class Chart:
     detail: str = ""
     """A second line of the caption."""
     table: Table | None = None
-    notes: tuple[str, ...] = ()
     file: str = ""
     """The name of the chart's file, without suffix; empty for a chart without its own file."""
 
@@ -69,7 +70,7 @@ class Legend:
     """The meaning of marks that several charts share."""
 
     title: str
-    entries: tuple[tuple[str, Drawing], ...]
+    entries: tuple[tuple[str, Markup], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,8 @@ class Group:
     notes: tuple[str, ...] = ()
     """Sentences below the charts."""
     layout: Layout = ""
-    column: int = 0
-    """The smallest legible width of a column in a grid of maps, in pixels."""
     file: str = ""
     """The name of the file that shows all charts of the group, without suffix; empty for none."""
-    options: tuple[int, ...] = ()
-    """For each choice of the section, the option with which the group is shown; empty to show it
-    always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +101,6 @@ Block = Prose | Bullets | Pairs | Code | Chart | Legend | Group | Fold | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A control with which the reader of a section switches between several options."""
-
-    title: str
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One topic of a report."""
 
@@ -122,7 +110,6 @@ class Section:
     lead: str = ""
     link: str = ""
     """A short title for the table of contents; the title itself if empty."""
-    choices: tuple[Choice, ...] = ()
     brief: bool = False
     """Whether the terminal prints the section by default."""
     full: bool = False

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from qkvary.reports.attention_maps import RunAttention, best, chance, masses
-from qkvary.reports.learning_curves import thinned
 from qkvary.reports.tables import (
     Cell,
     Table,
     Tone,
     clipped,
+    dataset,
     label,
     number,
     pick,
@@ -24,7 +23,6 @@ from qkvary.studies.results.summary import (
     PublishedComparison,
     RunRow,
     Summary,
-    metric_title,
 )
 from qkvary.text import names, numbers
 
@@ -36,8 +34,6 @@ _FLAGS: dict[str, tuple[str, Tone]] = {
     "not checkable": ("not checkable", "quiet"),
 }
 
-_RUN = (label("setting"), label("variant"), number("seed"))
-_RUN_KEY = word("run_key", "run", lambda key: plain(key, (key or numbers.MISSING)[:12]))
 PRECISE = partial(numbers.real, digits=4)
 """Formats a number with four digits."""
 
@@ -107,109 +103,35 @@ def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool
     return numbers.fixed(value, decimals + more, sign)
 
 
-def run_table(runs: Sequence[RunRow], notes: Sequence[str]) -> Table:
-    """Return one row for each planned run."""
-    metrics: dict[str, set[str]] = {}
-    for run in runs:
-        for name, _ in run.metrics:
-            metrics.setdefault(name, set()).add(metric_title(name, is_tested=run.is_tested))
-    return tabulate(
-        "runs",
-        "All runs",
-        runs,
-        *_RUN,
-        number("learning_rate", "learning rate", "{:g}".format),
-        word("state", write=lambda state: plain(state, tone="" if state == "done" else "warn")),
-        *(
-            number(f"{name}=", names.clip(" or ".join(sorted(titles)), 40), partial(metric, name))
-            for name, titles in metrics.items()
-        ),
-        number("steps_to_solve", "steps", numbers.whole, below="until solved"),
-        number("training_seconds", "training", numbers.duration),
-        _RUN_KEY,
-        notes=notes,
-    )
-
-
-def metric(name: str, run: RunRow) -> Cell:
-    """Return a metric of a run."""
-    value = dict(run.metrics).get(name)
-    return plain(value, PRECISE(value))
-
-
 def problem_table(runs: Sequence[RunRow]) -> Table:
     """Return the runs that failed, diverged, are damaged or are missing, with their messages."""
     return tabulate(
         "problems",
         "Runs without a result",
         [run for run in runs if run.state != "done"],
-        *_RUN,
-        word("state", write=lambda state: plain(state, tone="warn")),
-        word("message", write=lambda message: clipped(message, 600, name=True)),
-        _RUN_KEY,
-    )
-
-
-def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
-    """Return the mass on the target cells by layer and head."""
-    rows = [
-        {
-            **pick(example, "setting variant seed"),
-            "layer": mass.layer + 1,
-            "head": mass.head + 1,
-            "mass": mass.mass,
-            "uniform": chance(example),
-            "most": "most" if mass == best(example) else None,
-        }
-        for example in examples
-        for mass in masses(example)
-    ]
-    return tabulate(
-        key,
-        "Attention on the target cell",
-        rows,
-        *_RUN,
-        number("layer"),
-        number("head"),
-        number("mass", "on the target cell", numbers.percent),
-        number("uniform", "if uniform", lambda one: plain(one, numbers.percent(one), "quiet")),
-        word("most", "", lambda most: most or ""),
-    )
-
-
-def curve_table(
-    curves: Sequence[LearningCurve],
-    key: str,
-    title: str,
-    places: int | None = None,
-    notes: Sequence[str] = (),
-) -> Table:
-    """Return the points of learning curves, at most ``places`` per curve."""
-    points = (
-        {
-            **named,
-            "step": curve.steps[index],
-            **{name: getattr(curve, name)[index] for name in ("seconds", "mean", "low", "high")},
-            "runs": curve.runs[index],
-        }
-        for curve in curves
-        for named in [pick(curve, "setting variant quantity")]
-        for index in thinned(len(curve.steps), places or len(curve.steps))
-    )
-    return tabulate(
-        key,
-        title,
-        points,
         label("setting"),
         label("variant"),
-        word("quantity"),
-        number("step", write=numbers.whole),
-        number("seconds", write=numbers.real),
-        number("mean", write=PRECISE),
-        number("low", "smallest", PRECISE),
-        number("high", "largest", PRECISE),
-        number("runs"),
-        notes=notes,
+        number("seed"),
+        word("state", write=lambda state: plain(state, tone="warn")),
+        word("message", write=lambda message: clipped(message, 600, name=True)),
+        word("run_key", "run", lambda key: plain(key, (key or numbers.MISSING)[:12])),
+    )
+
+
+def curve_table(curves: Sequence[LearningCurve], key: str) -> Table:
+    """Return all points of learning curves, for the CSV file."""
+    columns = ("seconds", "mean", "low", "high", "runs")
+    return dataset(
+        key,
+        (
+            {
+                **pick(curve, "setting variant quantity"),
+                "step": step,
+                **{name: getattr(curve, name)[index] for name in columns},
+            }
+            for curve in curves
+            for index, step in enumerate(curve.steps)
+        ),
     )
 
 

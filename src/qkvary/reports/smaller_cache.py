@@ -4,7 +4,6 @@ The report has the loss after each stage, the memory that the smaller cache save
 the layers.
 """
 
-from itertools import groupby
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -14,11 +13,8 @@ from qkvary.conversions.caches.stages import SmallerCache, Stage
 from qkvary.costs.network import network_costs
 from qkvary.reports.conversion import COST_COLUMNS
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
+from qkvary.reports.tables import Table, label, number, pick, tabulate, word
 from qkvary.text import numbers
-
-MOST_LAYERS = 6
-"""Maximum number of runs of equal layers that the terminal lists by default."""
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:
@@ -112,18 +108,10 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return the table of layers.
-
-    If no layer has been converted and nothing was forecast, adjacent layers that the conversion
-    would give the same variant share a row.
-    """
-    rows = _describe_layers(made)
-    if not made.layers and made.forecast is None:
-        rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]
     return tabulate(
         "layers",
         "Layers",
-        rows,
+        _describe_layers(made),
         number("layer"),
         label("before"),
         label("after"),
@@ -132,7 +120,6 @@ def _layers(made: SmallerCache) -> Table:
         number("error", "error of output", numbers.percent),
         number("refitted_error", "refitted", numbers.percent),
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
-        brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
             (
                 "Left out: the fraction of the joint spectrum of keys and values that the new "

@@ -1,27 +1,20 @@
 """The report of a study: answers, every table and chart, and commands to run it again."""
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from qkvary.planning.curves import SIZES
-from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
-from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
-from qkvary.reports.learning_curves import CurveAxis, count_runs, headline_quantity, panels
-from qkvary.reports.published_quality import published_quality
+from qkvary.reports.attention_maps import RunAttention, map_group
+from qkvary.reports.learning_curves import count_runs, headline_quantity, panels
 from qkvary.reports.report import (
     Block,
     Bullets,
     Chart,
-    Choice,
     Code,
     Fold,
     Group,
-    Pairs,
     Prose,
     Report,
     Section,
@@ -31,10 +24,9 @@ from qkvary.reports.study_charts import (
     AXIS_TITLES,
     difference_chart,
     frontier_chart,
-    solving_chart,
 )
 from qkvary.reports.study_data import study_datasets
-from qkvary.reports.tables import Cell, Table, named, tabulate, word
+from qkvary.reports.tables import Table
 from qkvary.reports.variant_diagrams import block_labels, diagram
 from qkvary.reports.variant_styles import family_legend
 from qkvary.studies.results.summary import (
@@ -42,13 +34,10 @@ from qkvary.studies.results.summary import (
     Frontier,
     LearningCurve,
     ResultTable,
-    RunRow,
     Summary,
 )
 from qkvary.text import names, numbers
 
-MOST_PANELS = 320
-"""Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
 """Costs for the picture next to the answer; the first one that the study has is drawn."""
 
@@ -64,8 +53,8 @@ def study_report(
     sections = (
         _results(shown, tables),
         _frontiers(shown, tables),
-        _solving(shown, tables),
         _curves(shown),
+        _solving(study_tables.solving_table(shown, tables)),
         sample_section(samples),
         _attention(attention),
         _variants(summary, tables),
@@ -80,7 +69,7 @@ def study_report(
         caveats=shown.caveats,
         facts=tuple(_facts(summary, shared)),
         sections=tuple(section for section in sections if section.blocks),
-        datasets=study_datasets(summary, attention, samples),
+        datasets=study_datasets(summary, samples),
         data={"summary": summary},
     )
 
@@ -125,11 +114,8 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         for table in tables
         if any(row.difference for row in table.rows)
     )
-    full = tuple(
-        study_tables.result_table(table, summary, f"results-{index}")
-        for index, table in enumerate(summary.tables)
-    )
-    words = filter(None, (*summary.method.sentences, summary.description))
+    settings = [table for table in summary.tables if table not in tables]
+    each = study_tables.matrix(summary, settings, "settings", "Variants by setting")
     sentences = (
         *(summary.answers if summary.headline else ()),
         *(contrast.answer for contrast in summary.contrasts),
@@ -145,17 +131,20 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         file="differences",
     )
     said = Fold(title="Every comparison in words", blocks=(Bullets(sentences),))
-    whole = "All results in full: deviations, intervals, p-values, smallest detectable differences"
     blocks: tuple[Block, ...] = (
-        *([said] if sentences else []),
-        study_tables.matrix(summary),
+        study_tables.matrix(summary, tables, "overview", "Variants by task"),
         family_legend(summary.variants, summary.baseline),
         *([contrasts] if contrasts.rows else []),
         *([drawn] if differences else []),
-        Fold(title=whole, blocks=full),
-        Group(title="How the intervals were made", blocks=tuple(map(Prose, words))),
+        *([said] if sentences else []),
+        *([Fold(title="Results of each setting", blocks=(each,))] if settings else []),
+        Fold(
+            title="How the intervals were made", blocks=tuple(map(Prose, summary.method.sentences))
+        ),
     )
-    return Section(key="results", title="Results", blocks=blocks, brief=True)
+    return Section(
+        key="results", title="Results", lead=summary.description, blocks=blocks, brief=True
+    )
 
 
 def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
@@ -164,19 +153,13 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     groups = [
         Group(
             title=f"Against {charts[0].axis_title}",
-            blocks=tuple(
-                _frontier(one, f"frontier-{shown.index(one) + 1:02d}", summary) for one in charts
-            ),
-            layout="wide" if len(charts) > 1 else "alone",
+            blocks=tuple(_frontier(one, shown.index(one) + 1, summary) for one in charts),
+            layout="wide",
         )
         for axis in AXIS_TITLES
         if (charts := [one for one in shown if one.axis == axis])
     ]
-    axes = tuple(title for axis, title in AXIS_TITLES.items() if any(axis == f.axis for f in shown))
-    several = len(groups) > 1
-    switched = (
-        Group(blocks=(group,), options=(option,)) for option, group in enumerate(groups, start=1)
-    )
+    folded = (Fold(title=group.title, blocks=(replace(group, title=""),)) for group in groups[1:])
     return Section(
         key="frontiers",
         title="Quality and cost",
@@ -186,39 +169,22 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         f"difference from {names.clip(summary.baseline)}, not adjusted for multiple comparisons, "
         "drawn around each variant’s mean. Points that would overlap are drawn a little to the "
         "right.",
-        choices=(Choice(title="Cost", options=axes),) if several else (),
-        blocks=tuple(switched if several else groups),
+        blocks=(*groups[:1], *folded),
     )
 
 
-def _frontier(frontier: Frontier, stem: str, summary: Summary) -> Chart:
+def _frontier(frontier: Frontier, number: int, summary: Summary) -> Chart:
+    left_out = names.listed(frontier.left_out)
     return Chart(
         draw=partial(frontier_chart, frontier, summary.baseline),
         caption=frontier.table,
-        table=study_tables.frontier_table(frontier, stem, summary.table(frontier.table).notes),
-        file=f"{stem}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
+        detail=f"without runs or without a known cost: {left_out}" if left_out else "",
+        file=f"frontier-{number:02d}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
     )
 
 
-def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    charts = tuple(
-        Chart(
-            draw=partial(solving_chart, table, summary.runs, summary.baseline),
-            table=study_tables.solving_table(table, f"solving-{index}"),
-            file=f"solving-{index + 1:02d}-{names.slug(table.name)}",
-        )
-        for index, table in enumerate(tables)
-        if table.kind != "average" and any(row.solving for row in table.rows)
-    )
-    return Section(
-        key="solving",
-        title="Steps until solved",
-        link="Steps to solve",
-        lead="Each small mark is one seed; the large mark is the median. Runs that did not solve "
-        "the task are counted at the right. If the middle run did not solve the task, there is no "
-        "median.",
-        blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
-    )
+def _solving(table: Table) -> Section:
+    return Section(key="solving", title="Steps to solve", blocks=(table,) if table.rows else ())
 
 
 def _curves(summary: Summary) -> Section:
@@ -227,25 +193,19 @@ def _curves(summary: Summary) -> Section:
         by_setting.setdefault(curve.setting, []).append(curve)
     metrics = {run.setting: run.metric for run in summary.runs if run.metric}
     blocks: list[Block] = []
-    used = hidden = 0
-    for index, (setting, curves) in enumerate(by_setting.items()):
+    for index, (setting, curves) in enumerate(by_setting.items(), start=1):
         headline = headline_quantity(curves, metrics.get(setting, ""))
-        quantities = list(dict.fromkeys((headline, "train loss")))
-        kept = [curve for curve in curves if curve.quantity in quantities]
-        used += len(kept)
-        if used > MOST_PANELS and blocks:
-            hidden += 1
-            continue
-        stem = f"curves-{index + 1:02d}-{names.slug(setting)}"
-        own = [table for table in summary.tables if setting in table.settings]
-        notes = study_tables.setting_notes(own)
-        table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5, notes)
-        views = _curve_views(kept, quantities, summary.baseline, stem)
-        blocks.append(Group(blocks=(*views, _fold(table))))
-    if hidden:
-        more = names.count(hidden, "more setting")
-        note = f"{more} would make this page too large; the exported curves.csv has all of them."
-        blocks.append(Prose(note, small=True))
+        shown = [curve for curve in curves if curve.quantity == headline and curve.steps]
+        if shown:
+            blocks.append(
+                Group(
+                    title=f"{setting}: {headline} over steps",
+                    detail=f"{count_runs(shown)} a variant",
+                    blocks=panels(shown, summary.baseline),
+                    layout="panels",
+                    file=f"curves-{index:02d}-{names.slug(f'{setting} {headline}')}",
+                )
+            )
     solves = any(run.steps_to_solve is not None for run in summary.runs)
     solving = " A run that stops because it has solved the task keeps its last value."
     return Section(
@@ -254,29 +214,8 @@ def _curves(summary: Summary) -> Section:
         lead="One panel for each variant, all of a task on one scale. The line is the mean over "
         "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
         f"mean of {names.clip(summary.baseline)}.{solving if solves else ''}",
-        choices=(
-            Choice(title="Quantity", options=("validation", "training loss")),
-            Choice(title="Over", options=("steps", "seconds of training")),
-        ),
         blocks=tuple(blocks),
     )
-
-
-def _curve_views(
-    curves: Sequence[LearningCurve], quantities: Sequence[str], baseline: str, stem: str
-) -> Iterator[Group]:
-    axes: dict[CurveAxis, str] = {"steps": "steps", "seconds": "seconds of training"}
-    for place, quantity in enumerate(quantities, start=1):
-        some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
-        for number, (axis, over) in enumerate(axes.items() if some else (), start=1):
-            yield Group(
-                title=f"{some[0].setting}: {quantity} over {over}",
-                detail=f"{count_runs(some)} a variant",
-                blocks=panels(some, axis, baseline),
-                layout="panels",
-                options=(place, number),
-                file=f"{stem}-{names.slug(quantity)}" if place == number == 1 else "",
-            )
 
 
 def _attention(attention: Sequence[RunAttention]) -> Section:
@@ -284,45 +223,29 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
     for example in attention:
         groups.setdefault((example.setting, example.kind), []).append(example)
     blocks: list[Block] = []
-    outlined = any(best(example) for example in attention)
     for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
-        aims = any(best(example) for example in examples)
-        uniform = numbers.percent(chance(examples[0]))
-        aimed = f"target cell = {examples[0].right_cell}" if aims else ""
+        has_targets = any(target is not None for target in examples[0].targets)
         blocks.append(
             map_group(
                 examples,
-                title=f"{setting}: {about}" if (about := kind or aimed) else setting,
-                detail=f"uniform attention would put {uniform} there" if aims else "",
+                title=f"{setting}: {kind}" if kind else setting,
+                detail=f"outlined: {examples[0].right_cell}" if has_targets else "",
                 file=f"attention-{index:02d}-{names.slug(f'{setting} {kind}')}",
-                describe=_best_head,
             )
         )
-    table = run_tables.attention_table(attention, "attention")
-    if table.rows:
-        blocks.append(_fold(table))
     return Section(
         key="attention",
         title="Attention",
         lead="Attention of one trained network on one validation example: rows are queries, "
         "columns keys; the more a cell stands out, the more attention it gets (by the square root, "
-        "so that faint attention is seen)."
-        + (" Outlines mark the cell that holds the answer." if outlined else ""),
+        "so that faint attention is seen).",
         blocks=tuple(blocks),
     )
-
-
-def _best_head(example: RunAttention) -> str:
-    most = best(example)
-    if most is None:
-        return f"seed {example.seed}"
-    return f"{numbers.percent(most.mass, 0)} in layer {most.layer + 1}, head {most.head + 1}"
 
 
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
     diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
-    costs = study_tables.cost_table(tables)
     return Section(
         key="variants",
         title="The variants and their costs",
@@ -331,54 +254,42 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         "labels are the papers’ names: a minus separates projections, an equals sign joins "
         "roles that share one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
-        blocks=(*([Group(blocks=diagrams, layout="diagrams")] if diagrams else []), costs),
+        blocks=(
+            *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
+            study_tables.cost_table(tables),
+        ),
     )
 
 
 def _published(summary: Summary) -> Section:
-    """Return the section of published numbers.
-
-    The published numbers of language models are included only if the study trains language models.
-    """
-    trained = {quality.variant for size in SIZES for quality in qualities(size)}
-    known = trained & set(summary.variants) - {summary.baseline}
-    tables: list[Block] = [
-        run_tables.published_table(comparison, f"published-{index}")
-        for index, comparison in enumerate(summary.published)
-    ]
-    if known and any(table.is_language for table in summary.tables):
-        title = "Language models of 300 million and 1.2 billion parameters, as published"
-        note = Prose(
-            "The change in perplexity against the cache size. These are the networks of the "
-            "papers, not the networks of this study. The line joins the points on the frontier: no "
-            "other point is better at the same or a smaller cache."
-        )
-        tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(
         key="published",
         title="Published figures",
         lead="The papers’ numbers, and those measured here. “Does not recompute” means that the "
         "published number does not follow from the paper’s own inputs.",
-        blocks=tuple(tables),
+        blocks=tuple(
+            run_tables.published_table(comparison, f"published-{index}")
+            for index, comparison in enumerate(summary.published)
+        ),
     )
 
 
 def _provenance(summary: Summary) -> Section:
     seeds = names.listed([str(seed) for seed in summary.seeds])
-    training, total = map(numbers.duration, (summary.training_seconds, summary.total_seconds))
-    facts = {
-        "records": f"sha256 {records_digest(summary.runs)[:16]}",
-        "first run started": summary.started and moment(summary.started),
-        "last run ended": summary.ended and moment(summary.ended),
-        "time in training": f"{training} of {total}",
-    }
+    machines = Bullets(
+        tuple(
+            ", ".join(f"{name} {value}" for name, value in machine)
+            for machine in summary.environments
+        )
+    )
+    problems = run_tables.problem_table(summary.runs)
     rates = run_tables.learning_rate_table(summary, "learning-rates")
     return Section(
         key="rerun",
         title="Runs",
         lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
         blocks=(
-            *_runs(summary),
+            problems if problems.rows else Prose("Every planned run ended with a finite result."),
             Group(title="Run it again", blocks=(Code(summary.commands),)),
             Prose(
                 f"Seeds {seeds}. Two runs with the same configuration, seed and thread count are "
@@ -386,58 +297,15 @@ def _provenance(summary: Summary) -> Section:
                 "software versions. The number of workers does not matter, nor where a run was "
                 "interrupted."
             ),
-            *_environments(summary),
-            Pairs(tuple((name, value) for name, value in facts.items() if value)),
-            *([_fold(rates)] if rates.rows else []),
+            *([Group(title="Machines and versions", blocks=(machines,))] if machines.items else []),
+            *([Fold(title="Learning rates", blocks=(rates,))] if rates.rows else []),
         ),
     )
-
-
-def _fold(table: Table) -> Fold:
-    return Fold(title=f"Table: {table.title}", blocks=(table,))
-
-
-def _environments(summary: Summary) -> Iterator[Table]:
-    machines = [dict(machine) for machine in summary.environments]
-    keys = list(dict.fromkeys(key for machine in machines for key in machine))
-    if keys:
-        yield tabulate(
-            "environments",
-            "Machines and versions",
-            [(key, *(machine.get(key) for machine in machines)) for key in keys],
-            word("what=", "", lambda row: named(row[0])),
-            *(
-                word(f"machine_{index}=", f"machine {index}", partial(_fact, index))
-                for index in range(1, len(machines) + 1)
-            ),
-        )
-
-
-def _fact(machine: int, row: Sequence[str | None]) -> Cell:
-    text = row[machine]
-    return Cell(raw=text, text=names.clip(text or numbers.MISSING, 160), name=True)
-
-
-def _runs(summary: Summary) -> Iterator[Block]:
-    problems = run_tables.problem_table(summary.runs)
-    all_runs = run_tables.run_table(summary.runs, study_tables.setting_notes(summary.tables))
-    count = names.count(len(all_runs.rows), "planned run")
-    yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
-    yield Fold(title=f"All {count}", blocks=(all_runs,))
 
 
 def moment(stamp: str) -> str:
     """Return an ISO 8601 time in readable form."""
     return names.clip(stamp.replace("T", " ").replace("+00:00", " UTC"), 40)
-
-
-def records_digest(runs: Sequence[RunRow]) -> str:
-    """Return a fingerprint of the reported records: every run, its state, its metrics."""
-    content = [
-        (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
-        for run in runs
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
@@ -459,8 +327,9 @@ def _replace(value: Any, ending: str) -> Any:
         return value.replace(ending, "")
     if isinstance(value, tuple):
         return tuple(_replace(one, ending) for one in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value)]
-        changed = {name: _replace(getattr(value, name), ending) for name in fields}
-        return dataclasses.replace(value, **changed)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            field.name: _replace(getattr(value, field.name), ending) for field in fields(value)
+        }
+        return replace(value, **changed)
     return value

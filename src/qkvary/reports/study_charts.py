@@ -1,4 +1,4 @@
-"""The charts of a study as inline SVG: quality against cost, differences, steps to solve.
+"""The charts of a study as inline SVG: quality against cost, and differences.
 
 Each function takes typed rows of the summary and returns one drawing. Only positions
 are computed here.
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from qkvary.reports import label_placement, svg
-from qkvary.reports.point_charts import Point, draw_points
-from qkvary.reports.study_tables import metric_name
+from qkvary.reports.charts import Axis, Point, point_chart
+from qkvary.reports.study_tables import count_words, metric_name
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -19,8 +19,6 @@ from qkvary.studies.results.summary import (
     Frontier,
     FrontierPoint,
     ResultTable,
-    RunRow,
-    Solving,
     VariantRow,
 )
 from qkvary.studies.results.verdicts import is_share
@@ -40,46 +38,40 @@ AXIS_TITLES: dict[CostAxis, str] = {
 
 def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     """Draw quality against one cost: the frontier as a line, error bars, a name at every point."""
-    left, top, right, bottom = 54.0, 26.0, 390.0, 286.0
     finite = math.isfinite
     shown = [one for one in frontier.points if finite(one.cost) and finite(one.quality)]
     costs = [point.cost for point in shown]
-    steep = bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6
-    low, high = svg.padded(costs, 0.1, steep)
     is_cache = frontier.axis == "cache_bytes_per_token"
+    steep = is_cache or (bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6)
+    low, high = svg.padded(costs, 0.1, steep)
     worst, best = _quality_range(shown, frontier.metric)
-    plot = svg.Plot(
-        svg.Scale(low=low, high=high, start=left, end=right, logarithmic=steep, binary=is_cache),
-        svg.Scale(low=worst, high=best, start=bottom, end=top),
-    )
-    points = [
-        Point(
-            name=short(point.variant),
-            family=family_of(point.variant, baseline),
-            x=point.cost,
-            y=point.quality,
-            bar=error_bar(point, frontier.metric),
-            on_frontier=point.standing == "frontier",
-            hollow=point.standing == "dominated",
-        )
-        for point in shown
-    ]
     better = "higher is better" if frontier.higher_is_better else "lower is better"
-    parts = [
-        svg.y_axis(plot.up, left, right, numbers.tick),
-        svg.x_axis(plot.across, bottom, numbers.data_size if is_cache else numbers.tick, 5),
-        svg.text(10, 13, f"{metric_name(frontier)} ({better})", "axis-title"),
-        svg.text(right, 324, AXIS_TITLES[frontier.axis], "axis-title end"),
-        *draw_points(plot, points),
-    ]
     on_front = [short(point.variant) for point in shown if point.standing == "frontier"]
-    return svg.Drawing(
-        width=400,
-        height=330,
+    return point_chart(
+        [
+            Point(
+                name=short(point.variant),
+                family=family_of(point.variant, baseline),
+                x=point.cost,
+                y=point.quality,
+                bar=error_bar(point, frontier.metric),
+                on_frontier=point.standing == "frontier",
+                hollow=point.standing == "dominated",
+            )
+            for point in shown
+        ],
+        Axis(
+            title=AXIS_TITLES[frontier.axis],
+            low=low,
+            high=high,
+            write=numbers.data_size if is_cache else numbers.tick,
+            logarithmic=steep,
+            binary=is_cache,
+        ),
+        Axis(title=f"{metric_name(frontier)} ({better})", low=worst, high=best, write=numbers.tick),
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
         description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
-        f"better than {listed(on_front) or 'any'}. The table below has every value.",
-        parts=tuple(parts),
+        f"better than {listed(on_front) or 'any'}.",
     )
 
 
@@ -106,7 +98,9 @@ def _quality_range(points: Sequence[FrontierPoint], metric: str) -> svg.Point:
 def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     """Draw each variant's paired difference from the baseline, with both of its intervals."""
     rows = [row for row in table.rows if row.difference is not None]
-    left = _margin(rows)
+    # The names of the rows are at the left of the axis.
+    widths = (label_placement.text_width(short(row.variant, _NAME_LENGTH)) for row in rows)
+    left = max(84.0, 24.0 + max(widths, default=0.0))
     right, bottom = left + 200.0, len(rows) * _ROW + 26
     gaps = [row.difference for row in rows if row.difference]
     low, high = _difference_range(gaps)
@@ -140,12 +134,6 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     )
 
 
-def _margin(rows: Sequence[VariantRow]) -> float:
-    """Return the x coordinate at which the chart begins, to the right of the row names."""
-    names = (short(row.variant, _NAME_LENGTH) for row in rows)
-    return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
-
-
 def _difference_range(gaps: Sequence[Difference]) -> svg.Point:
     means = [abs(gap.mean) for gap in gaps if gap.mean is not None and math.isfinite(gap.mean)]
     ends = [end for gap in gaps for end in (gap.low_single, gap.high_single) if end is not None]
@@ -160,9 +148,7 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
     gap = row.difference
     parts = [svg.text(8, y + 4, short(row.variant, _NAME_LENGTH), f"name t-{family.key}")]
     if gap is None or gap.mean is None or not math.isfinite(gap.mean):
-        failed = f"{row.counts.failed} failed" if row.counts.failed else "not run"
-        why = f"{row.counts.diverged} diverged" if row.counts.diverged else failed
-        return [*parts, svg.text(across(0) + 6, y + 4, why, "tick")]
+        return [*parts, svg.text(across.start + 6, y + 4, count_words(row.counts), "tick")]
     style = f"f-{family.key}"
     if gap.low is not None and gap.high is not None:
         parts.append(svg.line((across(gap.low), y), (across(gap.high), y), f"whisker {style}"))
@@ -174,65 +160,3 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
         parts.append(svg.line(*ends, f"whisker strong {style}"))
     supported = gap.verdict in ("better", "worse")
     return [*parts, mark(family, across(gap.mean), y, 4.6, hollow=not supported)]
-
-
-def solving_chart(table: ResultTable, runs: Sequence[RunRow], baseline: str) -> svg.Drawing:
-    """Draw the steps that each seed took to solve the task, and the number that never did."""
-    rows = [(row, row.solving) for row in table.rows if row.solving]
-    horizon = max((solving.horizon for _, solving in rows), default=1)
-    left = _margin([row for row, _ in rows])
-    right, bottom = left + 250.0, len(rows) * _ROW + 26
-    across = svg.Scale(low=0, high=horizon, start=left, end=right)
-    parts = [
-        svg.x_axis(across, bottom, numbers.tick, 5, top=24),
-        svg.line((across(horizon), 24), (across(horizon), bottom), "limit"),
-        svg.text(8, 13, short(table.name, 30), "panel-title"),
-        svg.text(right + 8, 13, "not solved", "axis-title"),
-        svg.text(right, bottom + 36, "training steps until solved", "axis-title end"),
-    ]
-    for index, (row, solving) in enumerate(rows):
-        steps = sorted(
-            run.steps_to_solve
-            for run in runs
-            if run.variant == row.variant
-            and run.setting in table.settings
-            and run.selected
-            and run.steps_to_solve is not None
-        )
-        y = 24 + (index + 0.5) * _ROW
-        parts.extend(_solving_row(row.variant, solving, steps, baseline, across, y))
-    solved = sum(solving.solved for _, solving in rows)
-    total = sum(solving.runs for _, solving in rows)
-    return svg.Drawing(
-        width=right + 66,
-        height=bottom + 44,
-        title=clip(f"{table.name}: steps until solved"),
-        description=f"{solved} of {total} runs solved the task within {horizon:,} steps; "
-        "small marks are single runs.",
-        parts=tuple(parts),
-    )
-
-
-def _solving_row(
-    variant: str,
-    solving: Solving,
-    steps: Sequence[int],
-    baseline: str,
-    across: svg.Scale,
-    y: float,
-) -> list[Markup]:
-    family = family_of(variant, baseline)
-    parts = [svg.text(8, y + 4, short(variant, _NAME_LENGTH), f"name t-{family.key}")]
-    if steps:
-        ends = (across(steps[0]), y), (across(steps[-1]), y)
-        parts.append(svg.line(*ends, f"whisker f-{family.key}"))
-    parts.extend(
-        svg.line((across(step), y - 5), (across(step), y + 5), f"seed f-{family.key}")
-        for step in steps
-    )
-    if solving.median_steps is not None:
-        parts.append(mark(family, across(solving.median_steps), y, 5))
-    if unsolved := solving.runs - solving.solved:
-        words = f"{unsolved} of {solving.runs}"
-        parts.append(svg.text(across.end + 8, y + 4, words, "tick strong"))
-    return parts

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from qkvary.reports import run_tables
-from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples, sample_rows
 from qkvary.reports.study_tables import cost_table, main_tables
 from qkvary.reports.tables import Raw, Table, dataset, pick
@@ -18,9 +17,7 @@ _RUN = (
 )
 
 
-def study_datasets(
-    summary: Summary, attention: Sequence[RunAttention], samples: Sequence[RunSamples] = ()
-) -> tuple[Table, ...]:
+def study_datasets(summary: Summary, samples: Sequence[RunSamples] = ()) -> tuple[Table, ...]:
     """Return every dataset that has rows; its key is the stem of its file."""
     made = (
         dataset("results", _results(summary.tables)),
@@ -29,8 +26,7 @@ def study_datasets(
         dataset("solving", _solving(summary.tables)),
         cost_table(main_tables(summary)),
         dataset("runs", (pick(run, _RUN) for run in summary.runs)),
-        run_tables.curve_table(summary.curves, "curves", ""),
-        run_tables.attention_table(attention, "attention"),
+        run_tables.curve_table(summary.curves, "curves"),
         dataset("samples", sample_rows(samples)),
         run_tables.learning_rate_table(summary, "learning_rates"),
         *(

@@ -26,9 +26,7 @@ from qkvary.studies.results.summary import (
     Counts,
     Difference,
     Frontier,
-    FrontierPoint,
     ResultTable,
-    Solving,
     Summary,
     VariantRow,
 )
@@ -72,9 +70,6 @@ def count_cell(counts: Counts) -> Cell:
     return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
 
 
-_RUNS_DONE = number("runs_done=counts", "runs", count_cell, below="done/planned")
-
-
 def decimals_for(table: ResultTable) -> int:
     """Return the number of decimals that distinguish the rows of a table."""
     means = [row.mean for row in table.rows if row.mean is not None]
@@ -89,9 +84,8 @@ def interval(gap: Difference, decimals: int) -> str:
     return numbers.interval(gap.low, gap.high, decimals, sign=True)
 
 
-def matrix(summary: Summary) -> Table:
-    """Return the overview: variants by tasks, each with mean, spread, difference and counts."""
-    tables = main_tables(summary)
+def matrix(summary: Summary, tables: Sequence[ResultTable], key: str, title: str) -> Table:
+    """Return variants by tables of results, each with mean, spread, difference and counts."""
     note = (
         "Mean ± standard deviation over seeds; below it, the paired difference from "
         f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
@@ -100,8 +94,8 @@ def matrix(summary: Summary) -> Table:
         f"from {summary.baseline}."
     )
     return tabulate(
-        "overview",
-        "Variants by task",
+        key,
+        title,
         summary.variants,
         label("variant="),
         *(_metric_column(table, partial(_matrix_cell, table)) for table in tables),
@@ -129,7 +123,7 @@ def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
 
 
 def _matrix_cell(table: ResultTable, variant: str) -> Cell:
-    row = next((row for row in table.rows if row.variant == variant), None)
+    row = _find_row(table, variant)
     if row is None:
         return plain(None)
     decimals, gap = decimals_for(table), row.difference
@@ -145,6 +139,10 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
     if not row.counts.complete:
         below.append(count_words(row.counts))
     return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
+
+
+def _find_row(table: ResultTable, variant: str) -> VariantRow | None:
+    return next((row for row in table.rows if row.variant == variant), None)
 
 
 def contrast_table(summary: Summary) -> Table:
@@ -178,15 +176,10 @@ def _contrast_cell(table: ResultTable, contrast: Contrast) -> Cell:
     if gap is None or gap.mean is None:
         return plain(None)
     decimals = decimals_for(table)
-    below = [f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip()]
-    if gap.detectable is not None:
-        below.append(f"detectable {numbers.fixed(gap.detectable, decimals)}")
-    if gap.pairs < gap.pairs_planned:
-        below.append(f"{gap.pairs} of {gap.pairs_planned} pairs")
     return Cell(
         raw=gap.mean,
         text=numbers.fixed(gap.mean, decimals, True),
-        below=tuple(below),
+        below=(f"{ARROWS.get(gap.verdict, '')} {interval(gap, decimals)}".strip(),),
         tone=_TONES.get(gap.verdict, ""),
     )
 
@@ -196,123 +189,50 @@ def variant_counts(summary: Summary, variant: str) -> Counts:
     return count(run for run in summary.runs if run.variant == variant)
 
 
-def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
-    """Return the full results of one table: all statistics of every variant."""
-    decimals = decimals_for(table)
-    way = "higher" if table.higher_is_better else "lower"
-    pairing = "differences are paired by seed and setting"
-    note = f"{names.count(len(table.settings), 'setting')}; {pairing}, baseline {summary.baseline}."
-    fixed = partial(numbers.fixed, decimals=decimals)
-    signed = partial(fixed, sign=True)
-
-    def alone(gap: Difference | None) -> Cell:
-        if gap is None or gap.low_single is None or gap.high_single is None:
-            return plain(None)
-        return plain(numbers.interval(gap.low_single, gap.high_single, decimals, sign=True))
-
-    def probability(value: float | None) -> str:
-        return "< 0.001" if value is not None and value < 0.001 else numbers.fixed(value, 3)
-
-    def verdict(row: VariantRow) -> Cell:
-        if row.difference is not None:
-            return _verdict(row.difference.verdict)
-        is_baseline = row.variant == summary.baseline
-        return plain("baseline", tone="quiet") if is_baseline else plain(None)
-
+def solving_table(summary: Summary, tables: Sequence[ResultTable]) -> Table:
+    """Return the steps that the variants took to solve each task, and the runs that solved it."""
+    solvable = [
+        table
+        for table in tables
+        if table.kind != "average" and any(row.solving for row in table.rows)
+    ]
+    note = (
+        "Median number of steps over seeds, and the number of runs that solved the task; a task is "
+        "solved when its validation metric reaches the threshold. “Every comparison in words” says "
+        "which differences in steps the data support."
+    )
     return tabulate(
-        key,
-        f"{table.name}: {metric_name(table)} ({way} is better)",
-        table.rows,
-        label("variant"),
-        _RUNS_DONE,
-        number("mean", write=fixed),
-        number("std_seeds", "SD", fixed, below="over seeds"),
-        number("std_settings", "SD", fixed, below="over settings"),
-        number("difference=difference.mean", write=signed, below="from the baseline"),
-        number("interval=difference", write=partial(_interval, decimals), below="all comparisons"),
-        number("interval_single=difference", "interval", alone, below="this one alone"),
-        number("p_adjusted=difference.p_adjusted", "p", probability, below="adjusted"),
-        number("detectable=difference.detectable", write=fixed, below="difference"),
-        word("verdict=", "the data say", verdict),
-        notes=(note, *table.notes),
+        "solving",
+        "Steps until solved",
+        summary.variants if solvable else (),
+        label("variant="),
+        *(
+            number(
+                f"{table.name}=",
+                names.clip(table.name, 60),
+                partial(_solving_cell, table),
+                below=_threshold(table),
+            )
+            for table in solvable
+        ),
+        notes=(note,),
+        main=True,
     )
 
 
-def _interval(decimals: int, gap: Difference | None) -> Cell:
-    return plain(None if gap is None else interval(gap, decimals))
+def _threshold(table: ResultTable) -> str:
+    thresholds = {row.solving.threshold for row in table.rows if row.solving}
+    return f"threshold {thresholds.pop():g}" if len(thresholds) == 1 else ""
 
 
-def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
-    """Return the points of a chart of quality against cost, with the notes of its settings."""
-    left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
-    reason = "no run has finished or this cost is unknown"
-    missing = [f"Left out, because {reason}: {left_out}."] if left_out else []
-    writers: dict[str, Callable[[float], str]] = {
-        "cache_bytes_per_token": numbers.data_size,
-        "training_seconds": numbers.duration,
-    }
-    write = writers.get(frontier.axis, numbers.whole)
-
-    def standing(point: FrontierPoint) -> Cell:
-        tone: Tone = "quiet" if point.standing == "dominated" else ""
-        return plain(point.standing, names.clip(point.sentence, 300), tone)
-
-    return tabulate(
-        key,
-        f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
-        frontier.points,
-        label("variant"),
-        number(f"{frontier.axis}=cost", frontier.axis_title, write),
-        number("quality", metric_name(frontier), partial(numbers.fixed, decimals=4)),
-        word("standing=", "is it on the frontier?", standing),
-        notes=(*missing, *notes),
-    )
-
-
-def solving_table(table: ResultTable, key: str) -> Table:
-    """Return a table of the runs that solved the task: their number, and the steps they took."""
-    rows = [row for row in table.rows if row.solving]
-    thresholds = [row.solving.threshold for row in rows if row.solving]
-    reaches = "A task is solved when its validation metric reaches"
-    threshold = f" {reaches} {thresholds[0]:g}." if thresholds else ""
-    unsolved = (
-        "A run that never solved the task enters the mean as if it had solved the task at its last "
-        "step, and enters the median as slower than every run that solved the task."
-    )
-    difference = partial(numbers.fixed, decimals=0, sign=True)
-    mean = "restricted_mean_steps=solving.restricted_mean_steps"
-    gap = "difference_steps=solving.difference.mean"
-    return tabulate(
-        key,
-        f"{table.name}: steps until solved",
-        rows,
-        label("variant"),
-        _RUNS_DONE,
-        number("solved=solving", "solved", lambda s: plain(s.solved, f"{s.solved} of {s.runs}")),
-        number("proportion=solving", "share", _share, below="95 % interval"),
-        number("median_steps=solving", "median", _median_steps, below="steps"),
-        number(mean, "mean", numbers.whole, below="steps"),
-        number(gap, "difference", difference, below="of the means"),
-        number("interval=solving.difference", write=partial(_interval, 0), below="all comparisons"),
-        word("verdict=solving.difference.verdict", "the data say", _verdict),
-        notes=(f"Fewer steps are better.{threshold} {unsolved}",),
-    )
-
-
-def _verdict(verdict: str) -> Cell:
-    return plain(verdict, tone=_TONES.get(verdict, "quiet"))
-
-
-def _share(solving: Solving) -> Cell:
-    if solving.proportion_low is None or solving.proportion_high is None:
+def _solving_cell(table: ResultTable, variant: str) -> Cell:
+    row = _find_row(table, variant)
+    if row is None or row.solving is None:
         return plain(None)
-    ends = (solving.proportion_low, solving.proportion_high)
-    return plain(" to ".join(numbers.percent(end, 0) for end in ends))
-
-
-def _median_steps(solving: Solving) -> Cell:
-    steps = solving.median_steps
-    return plain(steps, f"> {solving.horizon:,}" if steps is None else numbers.whole(steps))
+    steps, solving = row.solving.median_steps, row.solving
+    text = f"> {solving.horizon:,}" if steps is None else numbers.whole(steps)
+    below = f"{solving.solved} of {solving.runs} solved"
+    return Cell(raw=steps, text=text, below=(below,))
 
 
 def cost_table(tables: Sequence[ResultTable]) -> Table:
@@ -321,7 +241,6 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
     for table in [one for one in tables if one.kind != "average"] or tables:
         signature = tuple((row.variant, row.costs) for row in table.rows)
         groups.setdefault(signature, []).append(table)
-    measured = any(row.utilization is not None for table in tables for row in table.rows)
     rows = [
         {
             "task": ", ".join(table.name for table in group),
@@ -331,8 +250,7 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
                 "variant parameters_total=costs.parameters_total macs=costs.macs_per_token "
                 "sequence=costs.macs_per_sequence cache=costs.cache_bytes_per_token",
             ),
-            "seconds": _group_mean(group, row.variant, "training_seconds"),
-            "utilization": _group_mean(group, row.variant, "utilization"),
+            "seconds": _mean_seconds(group, row.variant),
         }
         for group in groups.values()
         for row in group[0].rows
@@ -345,12 +263,6 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
         if row.costs
         for name, _ in row.costs.parameters
         if name != "total"
-    )
-    utilization = number("utilization", write=partial(numbers.percent, decimals=0), below="mean")
-    note = (
-        "Utilization is the number of FLOPs per second in training, not counting masked pairs and "
-        "recomputation, divided by the FLOPs per second that one large matmul reaches on the same "
-        "device at the end of the run."
     )
     return tabulate(
         "costs",
@@ -372,21 +284,19 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
         number("macs_per_sequence=sequence", "MACs", numbers.compact, below="per sequence"),
         number("cache_bytes_per_token=cache", "cache", _cache, below="per token"),
         number("training_seconds=seconds", "training", numbers.duration, below="per run, mean"),
-        *([utilization] if measured else []),
         notes=(
             (
                 "MACs are multiply-accumulate operations of one forward pass; the number of FLOPs "
                 "is twice the number of MACs."
             ),
-            *([note] if measured else []),
         ),
     )
 
 
-def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
-    """Return the mean of a variant's value over tables, or None if no table has it."""
+def _mean_seconds(group: Sequence[ResultTable], variant: str) -> float | None:
+    """Return the mean training time of a variant over tables, or None if no table has it."""
     rows = [row for table in group for row in table.rows if row.variant == variant]
-    found = [value for row in rows if (value := getattr(row, name)) is not None]
+    found = [row.training_seconds for row in rows if row.training_seconds is not None]
     return sum(found) / len(found) if found else None
 
 

@@ -4,9 +4,8 @@ Everything that reaches an element is escaped here and nowhere else.
 """
 
 import base64
-import itertools
 import math
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -85,63 +84,15 @@ def image(png: bytes, at: Point, size: Point, class_: str, *, is_stretched: bool
 
 
 def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str = "") -> Markup:
-    """Write a polyline, with relative moves because they are shorter."""
+    """Write a polyline."""
     data = path_data(points) + ("z" if closed else "")
     return element("path", d=data, class_=class_, stroke_dasharray=dash or None)
 
 
 def path_data(points: Sequence[Point]) -> str:
-    """Write the ``d`` of a polyline on a grid of tenths, so that rounding errors do not add up.
-
-    Points that lie on the straight line between their neighbours are left out.
-    """
-    grid = [(round(x * 10), round(y * 10)) for x, y in points]
-    moves: list[tuple[int, int]] = []
-    for (x0, y0), (x1, y1) in itertools.pairwise(grid):
-        x, y = x1 - x0, y1 - y0
-        last_x, last_y = moves[-1] if moves else (0, 0)
-        if moves and last_x * y == last_y * x and last_x * x + last_y * y >= 0:
-            moves[-1] = last_x + x, last_y + y
-        elif (x, y) != (0, 0):
-            moves.append((x, y))
-    start = [f"M{_pair(*grid[0])}"] if grid else []
-    return "".join([*start, *(f"l{_pair(*move)}" for move in moves)])
-
-
-def _pair(x: int, y: int) -> str:
-    """Write two coordinates in tenths, without the zeros and spaces that SVG does not need."""
-    first, second = (
-        number(tenths / 10).replace("0.", ".", 1) if abs(tenths) < 10 else number(tenths / 10)
-        for tenths in (x, y)
-    )
-    return f"{first}{second}" if second.startswith("-") else f"{first} {second}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """Parts that are drawn more than once on a page.
-
-    The page contains each part once; the other uses refer to it.
-    """
-
-    parts: Markup
-    at: Point = (0.0, 0.0)
-    """Position of the origin of the parts."""
-
-    def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the parts with ``name`` as their id, or a reference if the page already has them.
-
-        ``names`` has the ids of the parts on the page; without it, the parts get no id.
-        """
-        x, y = (value or None for value in self.at)
-        inner = self.parts
-        if names is not None:
-            if inner in names:
-                return element("use", href=f"#{names[inner]}", x=x, y=y)
-            names[inner] = name
-            inner = group([inner], id=name)
-        move = f"translate({number(self.at[0])} {number(self.at[1])})"
-        return group([inner], transform=move) if x or y else inner
+    """Write the ``d`` of a polyline."""
+    places = (f"{number(round(x, 1))} {number(round(y, 1))}" for x, y in points)
+    return "M" + "L".join(places) if points else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,28 +103,15 @@ class Drawing:
     height: float
     title: str
     description: str
-    parts: tuple[Markup | Shared, ...]
+    parts: tuple[Markup, ...]
 
-    @property
-    def inlined(self) -> tuple[Markup, ...]:
-        """The drawing's parts, including those that are shared."""
-        return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
-
-    def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the element for a page; every id begins with ``name``.
-
-        ``names`` maps the shared parts that are already on the page to their ids; the shared parts
-        of this drawing are added to ``names``. ``names`` is None if the drawing stands alone.
-        """
-        parts = (
-            part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
-            for place, part in enumerate(self.parts)
-        )
+    def to_svg(self, name: str) -> Markup:
+        """Write the element for a page; every id begins with ``name``."""
         return element(
             "svg",
             element("title", self.title, id=f"{name}-t"),
             element("desc", self.description, id=f"{name}-d"),
-            *parts,
+            *self.parts,
             viewBox=f"0 0 {number(self.width)} {number(self.height)}",
             role="img",
             aria_labelledby=f"{name}-t {name}-d",
@@ -196,7 +134,7 @@ class Scale:
     logarithmic: bool = False
     """Whether equal distances stand for equal ratios."""
     binary: bool = False
-    """Whether the ticks are powers of two, as for bytes."""
+    """Whether the ticks of a logarithmic axis are powers of two, as for bytes."""
 
     def __call__(self, value: float) -> float:
         """Return the position of a value, kept within the axis."""
@@ -209,7 +147,7 @@ class Scale:
     def ticks(self, count: int = 5) -> list[float]:
         """Return round values on this axis: about ``count``, or fewer."""
         if self.binary:
-            return binary_ticks(self.low, self.high, count, self.logarithmic)
+            return binary_ticks(self.low, self.high, count)
         return (log_ticks if self.logarithmic else linear_ticks)(self.low, self.high, count)
 
 
@@ -228,10 +166,6 @@ class Plot:
     def area(self) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of the chart, in pixels."""
         return self.across.start, self.up.end, self.across.end, self.up.start
-
-    def rows(self, values: Iterable[float], write: Callable[[float], str]) -> list[Markup]:
-        """Write the horizontal grid lines of a small chart with their values at the left."""
-        return _rows(self.up, (self.across.start, self.across.end), values, write, 4)
 
     def cover(self, class_: str, bottom: float | None = None) -> Markup:
         """Write a rectangle over the chart, down to ``bottom`` if given."""
@@ -264,18 +198,11 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
     return [10.0**power for power in exponents if power % every == 0]
 
 
-def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
-    """Return at most ``count`` + 1 values for the ticks of an axis.
-
-    On a logarithmic axis, the values are powers of two. On a linear axis, the values are multiples
-    of one power of two.
-    """
-    if logarithmic:
-        first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
-        every = max(1, math.ceil((last - first + 1) / (count + 1)))
-        return [2.0**power for power in range(first, last + 1, every)]
-    step = 2.0 ** math.ceil(math.log2((high - low) / count))
-    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+def binary_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of two for a logarithmic axis, at most ``count`` + 1."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / (count + 1)))
+    return [2.0**power for power in range(first, last + 1, every)]
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:
@@ -305,19 +232,12 @@ def y_axis(
     scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
 ) -> Markup:
     """Write horizontal grid lines with their values at the left."""
-    return group(_rows(scale, (left, right), scale.ticks(count), write, 6))
-
-
-def _rows(
-    scale: Scale, ends: Point, values: Iterable[float], write: Callable[[float], str], gap: float
-) -> list[Markup]:
-    left, right = ends
     marks: list[Markup] = []
-    for value in values:
+    for value in scale.ticks(count):
         y = scale(value)
         marks.append(line((left, y), (right, y), "grid"))
-        marks.append(text(left - gap, y + 3.5, write(value), "tick end"))
-    return marks
+        marks.append(text(left - 6, y + 3.5, write(value), "tick end"))
+    return group(marks)
 
 
 def x_axis(

@@ -50,16 +50,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The part of a table that the terminal prints by default."""
+    """The part of a table that the terminal prints by default, with the first note."""
 
-    columns: tuple[str, ...] = ()
-    """The keys of the columns to show; all if empty."""
+    columns: tuple[str, ...]
+    """The keys of the columns to show."""
     rows: int | None = None
     """Number of rows to show, from the first; all if ``None``."""
-    notes: int = 0
-    """Number of notes to show, from the first."""
-    below: bool = True
-    """Whether cells keep their further lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,19 +167,17 @@ def shorten(table: Table) -> Table:
     part = table.brief
     if part is None:
         return table
-    wanted = part.columns or tuple(column.key for column in table.columns)
-    places = [place for place, column in enumerate(table.columns) if column.key in wanted]
-
-    def cut(cell: Cell) -> Cell:
-        return cell if part.below else dataclasses.replace(cell, below=())
-
+    places = [place for place, one in enumerate(table.columns) if one.key in part.columns]
     left_out = 0 if part.rows is None else max(0, len(table.rows) - part.rows)
     more = (f"and {names.count(left_out, 'more row')}",) if left_out else ()
     return dataclasses.replace(
         table,
         columns=tuple(table.columns[place] for place in places),
-        rows=tuple(tuple(cut(row[place]) for place in places) for row in table.rows[: part.rows]),
-        notes=(*more, *table.notes[: part.notes]),
+        rows=tuple(
+            tuple(dataclasses.replace(row[place], below=()) for place in places)
+            for row in table.rows[: part.rows]
+        ),
+        notes=(*more, *table.notes[:1]),
     )
 
 

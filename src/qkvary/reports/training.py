@@ -2,18 +2,17 @@
 
 import dataclasses
 import math
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import curves_chart
 from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
-from qkvary.reports.run_tables import metric
+from qkvary.reports.run_tables import PRECISE
 from qkvary.reports.study import drop_shared_terms, study_report
-from qkvary.reports.tables import Cell, label, number, plain, tabulate, word
-from qkvary.studies.results.summary import RunRow, Summary
+from qkvary.reports.tables import label, number, pick, tabulate, word
+from qkvary.studies.results.summary import Summary
 from qkvary.text import names, numbers
 
 COMPARING = ("results", "frontiers", "solving", "published")
@@ -21,7 +20,6 @@ COMPARING = ("results", "frontiers", "solving", "published")
 _COUNTS = ("variants", "all variants with", "tasks")
 """Counts that are always 1 when nothing is compared."""
 _PICTURE_SIZE = (560.0, 320.0)
-_TEXT_WIDTH = 96
 _PADDED = ("test_paper_loss", "test_real_share")
 """Scores that differ from the others only if rows are padded."""
 _SPEEDS = (
@@ -53,7 +51,12 @@ def training_report(
     shown, shared = drop_shared_terms(summary) if compares else (summary, "")
     learnt = tuple(_describe(shown, variant) for variant in shown.variants)
     texts = {title.removesuffix(f"@{shared}"): text for title, text in texts.items()}
-    kept = [one for one in study.sections if compares or one.key not in COMPARING]
+    # The description is the lead of the whole report.
+    kept = [
+        dataclasses.replace(one, lead="") if one.key == "results" else one
+        for one in study.sections
+        if compares or one.key not in COMPARING
+    ]
     return dataclasses.replace(
         study,
         subject=f"training: {summary.study.removeprefix('train ')}",
@@ -91,27 +94,26 @@ def _describe(summary: Summary, variant: str) -> str:
 def _scores(summary: Summary) -> Section:
     is_padded = any(dict(run.metrics).get("test_real_share", 1.0) != 1.0 for run in summary.runs)
     measured = {name for run in summary.runs for name, _ in run.timing}
-
-    def speed(name: str, write: Callable[[float], str], run: RunRow) -> Cell:
-        value = dict(run.timing).get(name)
-        return plain(value, numbers.MISSING if value is None else write(value))
-
+    rows = [
+        {
+            **pick(run, "variant seed training_seconds state"),
+            **dict(run.metrics),
+            **dict(run.timing),
+        }
+        for run in summary.runs
+    ]
     table = tabulate(
         "scores",
         "Scores",
-        summary.runs,
+        rows,
         label("variant"),
         number("seed"),
         *(
-            number(f"{key}=", title, partial(metric, key), below=unit)
+            number(key, title, PRECISE, below=unit)
             for key, title, unit in _SCORES
             if is_padded or key not in _PADDED
         ),
-        *(
-            number(f"{key}=", title, partial(speed, key, write))
-            for key, title, write in _SPEEDS
-            if key in measured
-        ),
+        *(number(key, title, write) for key, title, write in _SPEEDS if key in measured),
         number("training_seconds", "training", numbers.duration),
         word("state"),
         main=True,
@@ -134,12 +136,7 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
     if texts:
         blocks: list[Block] = []
         for title, text in texts.items():
-            lines = (
-                part
-                for line in text.splitlines()
-                for part in textwrap.wrap(line, _TEXT_WIDTH, replace_whitespace=False) or [""]
-            )
-            code = Code(tuple(lines), language="text")
+            code = Code(tuple(text.splitlines()), language="text")
             blocks.append(Group(title=title, blocks=(code,)) if len(texts) > 1 else code)
         yield Section(
             key="texts",

@@ -127,13 +127,13 @@ def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:
     shown = (family for family in FAMILIES if family.key in keys)
     return Legend(
         title="Families of variants (same colours and markers in every chart)",
-        entries=tuple((family.title, swatch(mark(family, 8, 8, 5))) for family in shown),
+        entries=tuple((family.title, _swatch(family)) for family in shown),
     )
 
 
-def swatch(*parts: Markup) -> svg.Drawing:
-    """Return a mark of a legend, 16 pixels wide and high."""
-    return svg.Drawing(width=16, height=16, title="", description="", parts=parts)
+def _swatch(family: Family) -> Markup:
+    size = {"width": 16, "height": 16}
+    return svg.element("svg", mark(family, 8, 8), viewBox="0 0 16 16", aria_hidden="true", **size)
 
 
 def style_rules() -> str:

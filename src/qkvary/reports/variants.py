@@ -27,8 +27,6 @@ from qkvary.text.numbers import MISSING, whole
 _BRIEF = Brief(
     columns=("label", "tuple", "parameters", "cache_bytes_per_token"),
     rows=next(place for place, one in enumerate(VARIANTS) if "@" in one.label),
-    notes=1,
-    below=False,
 )
 """The part shown without ``--full``: only the sharings, without positions, windows and cores."""
 
@@ -101,11 +99,10 @@ def variants_report(
         )
     symbols = [line for one in variants for line in define_symbols(one)] if labels else []
     hint = "--label LABEL defines the symbols of an equation."
-    pairs = list(zip(variants, described, strict=True))
     table = tabulate(
         "variants",
         "Variants",
-        [_row(*pair, baseline) for pair in pairs],
+        [_row(variant, one, baseline) for variant, one in zip(variants, described, strict=True)],
         word("label"),
         word("tuple", "as tuple"),
         number("parameters", below="of QKV's"),
@@ -113,7 +110,7 @@ def variants_report(
         number("cache_bytes_per_token", "cache", below="per token"),
         number("published", below="of networks"),
         word("meaning", below="equation"),
-        notes=(*_notes(pairs), *dict.fromkeys(symbols or [hint])),
+        notes=(*_notes(described), *dict.fromkeys(symbols or [hint])),
         main=True,
         brief=None if labels else _BRIEF,
     )
@@ -187,26 +184,17 @@ def _share(value: int, of: int) -> Cell:
     return plain(value, f"{whole(value)} ({100 * value / of:.3g} %)")
 
 
-def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
+def _notes(described: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "Percentages are relative to QKV and do not include the output projection."
     yield "In equations s is the score scale."
-    found = [one["published"] for _, one in pairs]
+    found = [one["published"] for one in described]
     yield from sorted({f"published: {one['quantity']} ({one['source']})" for one in found if one})
-    for variant, one in pairs:
-        other = None if one["published"] else _find_published(variant)
-        if other is not None and (heads := other["num_heads"]) is not None:
-            kept = len(variant.sharing.cached) * variant.kv_heads(heads)
-            yield (
-                f"for {other['variant']}, a change of {other['change']} {other['measure']} is "
-                f"published for {other['networks']}; the cache of these networks has "
-                f"{100 * kept / (2 * heads):.3g} % of the size of the QKV cache"
-            )
-    for _, one in pairs:
+    for one in described:
         if one["refused"] is not None:
             yield f"{one['label']} does not fit: {one['refused']}"
 
 
-def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str, Any] | None:
+def _find_published(variant: Variant, num_heads: int) -> dict[str, Any] | None:
     """Return the published change in quality of a variant, or None if none was published.
 
     If the paper prints a change, that change is quoted; otherwise the change is the result of the
@@ -215,13 +203,11 @@ def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str,
     because they save a different part of the cache.
     """
     label, shares_heads = format_label(variant), variant.num_kv_heads is not None
-    tables = sorted(
-        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS),
-        key=lambda one: num_heads is not None and one.num_heads != num_heads,
-    )
-    for table in tables:
+    for table in sorted(
+        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS), key=lambda one: one.num_heads != num_heads
+    ):
         heads, own, base = table.num_heads, table.variants.get(label), table.variants[BASELINE]
-        if own is None or own is base or (shares_heads and num_heads not in (None, heads)):
+        if own is None or own is base or (shares_heads and num_heads != heads):
             continue
         return {
             "variant": label,

@@ -1,7 +1,7 @@
-"""One line chart: axes, lines, and the name of each line at its right end.
+"""The two kinds of charts that share axes: lines with names, and points with names.
 
-A line has the colour of its variant's family; dashes distinguish lines of one family. The names
-make the chart readable without colours.
+A line or point has the colour of its variant's family; dashes distinguish lines of one family. The
+names make the charts readable without colours.
 """
 
 from collections import Counter
@@ -123,3 +123,75 @@ def _draw_lines(lines: Sequence[Line], plot: svg.Plot) -> list[Markup]:
         )
     # Bands are drawn below all lines, marks and names above them.
     return [*bands, *curves, *names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a chart."""
+
+    name: str
+    family: Family
+    x: float
+    y: float
+    bar: tuple[float, float] | None = None
+    """The ends of the bar through the point, as values."""
+    on_frontier: bool = False
+    hollow: bool = False
+
+
+def point_chart(
+    points: Sequence[Point], across: Axis, up: Axis, *, title: str, description: str
+) -> svg.Drawing:
+    """Draw points, and the line through the points on the frontier; names cover nothing."""
+    right, bottom = 390.0, 286.0
+    plot = svg.Plot(across.scale(_LEFT, right), up.scale(bottom, _TOP))
+    parts = [
+        svg.y_axis(plot.up, _LEFT, right, up.write, up.ticks),
+        svg.x_axis(plot.across, bottom, across.write, across.ticks),
+        svg.text(10, 13, up.title, "axis-title"),
+        svg.text(right, bottom + 38, across.title, "axis-title end"),
+        *_draw_points(plot, points),
+    ]
+    return svg.Drawing(
+        width=400, height=330, title=title, description=description, parts=tuple(parts)
+    )
+
+
+def _draw_points(plot: svg.Plot, points: Sequence[Point]) -> list[Markup]:
+    front = sorted((point.x, point.y) for point in points if point.on_frontier)
+    corners = svg.staircase([plot.point(*one) for one in front], plot.across.end)
+    bars: list[Markup] = []
+    marks: list[Markup] = []
+    obstacles = label_placement.boxes_along(corners)
+    places = _separate([plot.point(point.x, point.y) for point in points])
+    for point, (x, y) in zip(points, places, strict=True):
+        if point.bar:
+            ends = plot.up(point.bar[0]), plot.up(point.bar[1])
+            bars.extend(svg.whisker(x, *ends, 4, f"whisker f-{point.family.key}"))
+        marks.append(mark(point.family, x, y, 5, hollow=point.hollow))
+        obstacles.append((x - 7, y - 7, x + 7, y + 7))
+    spots = [
+        label_placement.Spot(text=point.name, x=x, y=y)
+        for point, (x, y) in zip(points, places, strict=True)
+    ]
+    left, top, right, bottom = plot.area
+    labels = label_placement.place(spots, obstacles, (left + 2, top, right, bottom - 3))
+    leaders: list[Markup] = []
+    names: list[Markup] = []
+    for point, spot, label in zip(points, spots, labels, strict=True):
+        if label is not None:
+            names.append(svg.text(label.x, label.y, label.text, f"name t-{point.family.key}"))
+            if label.leader:
+                leaders.append(svg.line((spot.x, spot.y), label.leader, "leader"))
+    return [svg.path(corners, "frontier"), *bars, *leaders, *marks, *names]
+
+
+def _separate(places: Sequence[svg.Point]) -> list[svg.Point]:
+    """Move points that cover each other a few pixels to the right."""
+    moved: list[svg.Point] = []
+    for left, y in places:
+        x = left
+        while any(abs(x - other) < 6 and abs(y - height) < 7 for other, height in moved):
+            x += 4
+        moved.append((x, y))
+    return moved
