@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from qkvary.arch.blocks import CompressedAttention, Compressor, Layer
 from qkvary.arch.families.attention_fields import build_decoder, build_each, note_predictors
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import Dense, Recipe, Routed, read_experts
+from qkvary.arch.families.recipes import Recipe, Routed, read_experts
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 
@@ -29,9 +29,7 @@ SCALES = 3
 """Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
 
-_EXPERTS = Recipe(
-    dense=Dense(bias=("mlp_bias", False)), routed=Routed(shared="count", shared_count=1)
-)
+_EXPERTS = Recipe(mlp_bias=("mlp_bias", False), routed=Routed(shared="count", shared_count=1))
 
 
 def _read_deepseek_v4(fields: Fields, name: str) -> Model:

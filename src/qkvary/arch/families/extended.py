@@ -11,80 +11,46 @@ from qkvary.arch.blocks import Experts, FeedForward, Layer
 from qkvary.arch.families import recipes
 from qkvary.arch.families.attention_fields import LAYER_TYPES, note_predictors, read_latent
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import (
-    AttentionRecipe,
-    Dense,
-    LayerKinds,
-    Norms,
-    Recipe,
-    Rotary,
-    Routed,
-)
+from qkvary.arch.families.recipes import Recipe, Routed
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm
 
 GLOBAL, LOCAL = LAYER_TYPES
 INDEXED = "indexed_attention"
 
-_NO_WINDOWS = LayerKinds(windows="none")
+_EXPERTS = Routed(width=recipes.WIDE)
 _DOGE = Recipe(
-    attention=AttentionRecipe(head_norm="qk-norm"),
-    kinds=LayerKinds(windows="all"),
-    dense=Dense(bias=("mlp_bias", False)),
+    head_norm="qk-norm",
+    windows="all",
+    mlp_bias=("mlp_bias", False),
     required={"is_moe": (False,)},
 )
-_JETMOE = Recipe(
-    attention=AttentionRecipe(bias=False),
-    kinds=_NO_WINDOWS,
-    routed=Routed(width=recipes.WIDE),
-    tied=True,
-)
-_DBRX = Recipe(
-    attention=AttentionRecipe(bias=False),
-    kinds=_NO_WINDOWS,
-    routed=Routed(width=recipes.WIDE),
-    tied=None,
-)
+_JETMOE = Recipe(bias=False, windows="none", routed=_EXPERTS, tied=True)
+_DBRX = Recipe(bias=False, windows="none", routed=_EXPERTS, tied=None)
 _HRM = Recipe(
-    attention=AttentionRecipe(head_dim=128, gate="query"),
-    kinds=_NO_WINDOWS,
-    dense=Dense(bias=("mlp_bias", False)),
-    norms=Norms(count=0, final=False),
+    gate="query",
+    windows="none",
+    mlp_bias=("mlp_bias", False),
+    norms=0,
+    final_norm=False,
+    defaults={"head_dim": 128},
     ignored=("num_key_value_heads",),
 )
 _MODERNBERT = Recipe(
-    kinds=LayerKinds(needs_types=True),
-    dense=Dense(bias=("mlp_bias", False)),
+    needs_types=True,
+    mlp_bias=("mlp_bias", False),
     tied=True,
     head_bias=("decoder_bias", True),
     ignored=("num_key_value_heads", "head_dim"),
 )
-_LATENT = Recipe(
-    attention=AttentionRecipe(latent=True),
-    kinds=_NO_WINDOWS,
-    routed=Routed(shared="count", shared_count=1),
-)
-_DEEPSEEK_V3 = dataclasses.replace(
-    _LATENT,
-    routed=Routed(shared="count"),
-    ignored=(
-        *("mlp_layer_types", "mlp_only_layers", "moe_layers", "decoder_sparse_step"),
-        *("expert_layer_period", "num_attention_heads_per_layer", "indexer_types"),
-    ),
-)
-_DEEPSEEK_V2 = dataclasses.replace(_DEEPSEEK_V3, dense=Dense(bias=("mlp_bias", False)))
+_LATENT = Recipe(latent=True, windows="none", routed=Routed(shared="count", shared_count=1))
+_DEEPSEEK_V3 = dataclasses.replace(_LATENT, routed=Routed(shared="count"))
+_DEEPSEEK_V2 = dataclasses.replace(_DEEPSEEK_V3, mlp_bias=("mlp_bias", False))
 _AXK2 = dataclasses.replace(_LATENT, defaults={"first_k_dense_replace": 1})
 _HY_V4 = dataclasses.replace(
-    _LATENT,
-    attention=AttentionRecipe(latent=True, gate="channel"),
-    defaults={"first_k_dense_replace": 1, "index_topk_freq": 4},
+    _LATENT, gate="channel", defaults={"first_k_dense_replace": 1, "index_topk_freq": 4}
 )
-_DOTS3 = dataclasses.replace(
-    _LATENT,
-    routed=Routed(shared="width"),
-    defaults={"first_k_dense_replace": 1},
-    rotary=Rotary(base=80_000_000.0),
-)
+_DOTS3 = dataclasses.replace(_AXK2, routed=Routed(shared="width"), rotary_base=80_000_000.0)
 
 
 def _change_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:

@@ -16,14 +16,7 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import (
-    AttentionRecipe,
-    Kind,
-    LayerKinds,
-    Recipe,
-    Rotary,
-    read_head_config,
-)
+from qkvary.arch.families.recipes import Kind, Recipe, complete, read_head_config
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
@@ -255,13 +248,14 @@ def _build(
 
 
 _GEMMA3N = Recipe(
-    attention=AttentionRecipe(head_dim=256),
-    kinds=LayerKinds(window=512),
-    rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
+    rotary_base=1_000_000.0,
+    local_base=("rope_local_base_freq", 10_000.0),
+    defaults={"head_dim": 256},
 )
 
 
 def _read_gemma3n(fields: Fields, name: str) -> Model:
+    fields = complete(_GEMMA3N, fields)
     d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
     types = _read_types(fields, period=5)
     shared = fields.count("num_kv_shared_layers", default=15)

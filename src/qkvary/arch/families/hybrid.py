@@ -13,7 +13,7 @@ from qkvary.arch.blocks import Experts, FeedForward, Layer, RecurrentLayer
 from qkvary.arch.families import recipes, recurrent
 from qkvary.arch.families.attention_fields import build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import AttentionRecipe, Dense, LayerKinds, Recipe
+from qkvary.arch.families.recipes import Recipe
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 
@@ -35,7 +35,7 @@ def _read_mamba(
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
     """Return the model; a block's parallel attention and state are counted one after the other."""
-    recipe = Recipe(dense=Dense(bias=("mlp_bias", False)))
+    recipe = Recipe(mlp_bias=("mlp_bias", False))
     model = recipes.read(recipe, fields, name)
     own = fields.replace(mamba_rms_norm=fields.flag("mamba_rms_norm", default=False))
     state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
@@ -78,7 +78,7 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     return build_decoder(fields, name, build_each(kinds, build), tied=None)
 
 
-_ATTENTION = Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="none"))
+_ATTENTION = Recipe(bias=False, windows="none")
 
 
 def _read_experts(fields: Fields) -> Experts:
@@ -116,11 +116,12 @@ def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
 
 
 _RECURRENT_GEMMA = Recipe(
-    attention=AttentionRecipe(out_bias=True),
-    kinds=LayerKinds(needs_types=True, recurrent={"recurrent": recurrent.read_gated_recurrence}),
-    dense=Dense(bias=True),
+    out_bias=True,
+    needs_types=True,
+    recurrent={"recurrent": recurrent.read_gated_recurrence},
+    mlp_bias=True,
     tied=True,
-    rotary=recipes.Rotary(share=0.5),
+    rotary_share=0.5,
     ignored=("head_dim",),
 )
 

@@ -218,9 +218,9 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     if name not in known:
         raise fields.refuse(block.activation, f"one of {', '.join(known)}")
     if dense.gated and dense.bias:
-        raise fields.refuse(_name(recipe.dense.bias), "false")
+        raise fields.refuse(_name(recipe.mlp_bias), "false")
     if not dense.gated and dense.bias is not True and block.norm == "layernorm":
-        raise fields.refuse(_name(recipe.dense.bias), "true")
+        raise fields.refuse(_name(recipe.mlp_bias), "true")
     return BlockConfig(
         d_ff=dense.d_ff,
         activation=known[name],
@@ -249,7 +249,7 @@ def _attend(
         config.variant,
         positions="rotary" if rotates else "none",
         soft_cap=_cap(fields, block.score_cap),
-        head_norm=recipe.attention.head_norm if has_head_norms(recipe, fields) else "none",
+        head_norm=recipe.head_norm if has_head_norms(recipe, fields) else "none",
     )
     eps, scale = fields.number(block.eps, default=1e-6), block.scale
     return dataclasses.replace(

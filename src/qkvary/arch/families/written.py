@@ -110,14 +110,14 @@ def _write(
     yield "intermediate_size", own.d_ff
     yield "tie_word_embeddings", config.tied_head
     yield block.eps, own.norm_eps
-    names = (GATED if recipe.dense.gated else PLAIN).items()
+    names = (GATED if recipe.gated else PLAIN).items()
     found = next((name for name, one in names if one == own.activation), None)
     if found is not None:
         yield block.activation, found
-    yield from _write_flag(recipe.attention.bias, value=layer.bias)
-    yield from _write_flag(recipe.attention.out_bias or False, value=layer.out_bias)
-    yield from _write_flag(recipe.attention.is_normed, value=layer.variant.head_norm != "none")
-    yield from _write_flag(recipe.dense.bias, value=own.has_feed_forward_bias)
+    yield from _write_flag(recipe.bias, value=layer.bias)
+    yield from _write_flag(recipe.out_bias or False, value=layer.out_bias)
+    yield from _write_flag(recipe.is_normed, value=layer.variant.head_norm != "none")
+    yield from _write_flag(recipe.mlp_bias, value=own.has_feed_forward_bias)
     yield from _write_flag(block.parallel, value=own.parallel)
     yield from _write_flag(recipe.head_bias, value=config.head_bias)
     if block.score_cap is not None:
@@ -142,10 +142,10 @@ def _write_windows(
     config: LanguageModelConfig, recipe: Recipe, block: Block
 ) -> Iterator[tuple[str, object]]:
     windows = [layer.variant.window for layer in config.layers]
-    if recipe.kinds.windows == "none" or "use_sliding_window" in block.fixed:
+    if recipe.windows == "none" or "use_sliding_window" in block.fixed:
         return
     yield "sliding_window", next((one for one in windows if one is not None), None)
-    if recipe.kinds.switched:
+    if recipe.switched:
         yield "use_sliding_window", any(one is not None for one in windows)
     if "layer_types" not in block.fixed:
         yield "layer_types", [GLOBAL if one is None else LOCAL for one in windows]
@@ -161,7 +161,7 @@ def _write_rotations(config: LanguageModelConfig, recipe: Recipe) -> Iterator[tu
         for layer in reversed(turning)
     }
     first = turning[0].position.scaling
-    if recipe.rotary.local_base is not None and LOCAL in rotations:
+    if recipe.local_base is not None and LOCAL in rotations:
         yield "rope_parameters", {GLOBAL: rotations[LOCAL], **rotations}
     else:
         yield "rope_parameters", next(iter(rotations.values()))
