@@ -123,7 +123,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("Q[r3]-K-V", "expected a rank on a learned key or value, got it on Q in 'Q[r3]-K-V'"),
         ("Q-K[foo]-V", "expected a mark such as [r16], [d/4], [residual], [residual-gelu] or "),
         ("Q-K=V@decoupled-3", "expected an even number of decoupled rotary channels of at least 2"),
-        ("Q-K=V@rotary@decoupled-4", "one way, got rotary and decoupled; choices: rotary"),
+        ("Q-K=V@rotary@decoupled-4", "rotated in one way, got rotary and decoupled"),
         ("Q-K=V@decoupled-4@soft", "expected no decoupled with the core soft"),
         ("QKV@kv-norm", "expected a learned tensor that key and value share for kv-norm"),
         ("Q-K=V@kv-norm@kv-norm", "expected one kv_norm option, got two in "),
@@ -134,7 +134,10 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ),
         ("Q-K=V@rotary@latent-4", "expected positions that do not change keys"),
         *(
-            (f"Q=K=V@diag-mean@{option}", "expected a query and a key that are the same tensor, ")
+            (
+                f"Q=K=V@diag-mean@{option}",
+                "expected a query and a key that are the same tensor for ",
+            )
             for option in ("kv-norm", "decoupled-2")
         ),
         ("QKV*3,Q-K=V", "expected a number of layers after each variant, as in QKV*3"),

@@ -125,12 +125,9 @@ class Encoder:
 
 
 def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer, ...]:
-    if isinstance(variant, Variant):
-        return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
-    variant.check_layers(len(layers))
     # Equal layers are one object, which counting relies on.
     made: dict[tuple[int, Variant], Layer] = {}
-    pairs = [*zip(layers, variant.layers, strict=True)]
+    pairs = [*zip(layers, variant.for_layers(len(layers)), strict=True)]
     for layer, own in pairs:
         if (id(layer), own) not in made:
             made[id(layer), own] = share_layer(layer, own)

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, import_code, stored
-from qkvary.arch.parts import check_choices, check_rates, check_word
+from qkvary.arch.labels import format_label
+from qkvary.arch.parts import check_choices, check_rates, check_sizes, check_word
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]
@@ -71,8 +72,7 @@ class BlockConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
-        if self.d_ff < 1:
-            raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
+        check_sizes(self, "d_ff")
         check_rates(self, "dropout", "inner_dropout", "feed_forward_dropout")
 
     @property
@@ -123,8 +123,7 @@ class Network:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.num_layers < 1:
-            raise ValueError(f"expected positive num_layers, got {self.num_layers}")
+        check_sizes(self, "num_layers")
         if isinstance(self.attention, tuple):
             if len(self.attention) != self.num_layers:
                 raise ValueError(
@@ -134,9 +133,7 @@ class Network:
             if len({layer.d_model for layer in self.attention}) != 1:
                 raise ValueError("expected attention layers that all have the same d_model")
             if self.shared_blocks:
-                raise ValueError(
-                    "expected one attention configuration for all layers, because blocks are shared"
-                )
+                raise ValueError("expected one attention layer for all shared blocks, got several")
 
     @property
     def layers(self) -> tuple[AttentionConfig, ...]:
@@ -161,14 +158,10 @@ class Network:
         Raises:
             ValueError: if it does not fit the network, or is for another number of layers.
         """
-        if not isinstance(variant, Variant):
-            variant.check_layers(self.num_layers)
-            pairs = [*zip(self.layers, variant.layers, strict=True)]
-        elif isinstance(self.attention, tuple):
-            pairs = [(layer, variant) for layer in self.attention]
-        else:
+        if isinstance(variant, Variant) and isinstance(self.attention, AttentionConfig):
             shared = dataclasses.replace(self.attention, variant=variant)
             return dataclasses.replace(self, attention=shared)
+        pairs = zip(self.layers, variant.for_layers(self.num_layers), strict=True)
         layers = tuple(dataclasses.replace(layer, variant=own) for layer, own in pairs)
         return dataclasses.replace(self, attention=layers)
 
@@ -184,11 +177,7 @@ class TokenNetwork(Network):
 
     def __post_init__(self) -> None:
         super(TokenNetwork, self).__post_init__()
-        if self.vocabulary < 1 or self.max_tokens < 1:
-            raise ValueError(
-                "expected positive vocabulary and max_tokens, got "
-                f"{self.vocabulary} and {self.max_tokens}"
-            )
+        check_sizes(self, "vocabulary", "max_tokens")
 
 
 @stored("EncoderConfig")
@@ -215,11 +204,8 @@ class EncoderConfig(TokenNetwork):
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
-        if self.classes < 1 or not 0 <= self.input_dropout < 1:
-            raise ValueError(
-                f"expected positive classes and input dropout in [0, 1), "
-                f"got {self.classes} and {self.input_dropout}"
-            )
+        check_sizes(self, "classes")
+        check_rates(self, "input_dropout")
 
 
 @stored("LanguageModelConfig")
@@ -246,9 +232,7 @@ class LanguageModelConfig(TokenNetwork):
         if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
             raise ValueError(f"expected a positive and finite logit cap, got {self.logit_cap}")
         if not all(layer.causal for layer in self.layers):
-            raise ValueError(
-                "expected causal attention in a language model, got a bidirectional layer"
-            )
+            raise ValueError("expected causal layers in a language model, got a bidirectional one")
 
 
 @stored("VisionTransformerConfig")
@@ -275,25 +259,15 @@ class VisionTransformerConfig(Network):
 
     def __post_init__(self) -> None:
         super(VisionTransformerConfig, self).__post_init__()
-        for name in ("image_size", "patch_size", "channels", "classes", "d_head"):
-            size: int | None = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"expected a positive {name} of a vision transformer, got {size}")
+        check_sizes(self, "image_size", "patch_size", "channels", "classes", "d_head")
         if self.image_size % self.patch_size:
-            divisors = (n for n in range(2, self.image_size) if not self.image_size % n)
-            choices = ", ".join(map(str, divisors)) or str(self.image_size)
             raise ValueError(
                 f"expected a patch_size that divides image_size {self.image_size}, got "
-                f"{self.patch_size}; choices: {choices}"
+                f"{self.patch_size}"
             )
         check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
-            raise ValueError("expected bidirectional attention over patches, got a causal layer")
-
-    @property
-    def patches(self) -> int:
-        """Number of patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
+            raise ValueError("expected bidirectional layers over patches, got a causal one")
 
     @property
     def patch_width(self) -> int:
@@ -303,7 +277,7 @@ class VisionTransformerConfig(Network):
     @property
     def tokens(self) -> int:
         """Number of tokens: the patches and the class token."""
-        return self.patches + 1
+        return (self.image_size // self.patch_size) ** 2 + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,51 +329,35 @@ class EncoderDecoderConfig(TokenNetwork):
     def __post_init__(self) -> None:
         super(EncoderDecoderConfig, self).__post_init__()
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal attention in a decoder, got a bidirectional layer")
-        if self.source_vocabulary < 1 or not 0 <= self.embedding_dropout < 1:
-            raise ValueError(
-                "expected a positive source_vocabulary and embedding dropout in [0, 1), got "
-                f"{self.source_vocabulary} and {self.embedding_dropout}"
-            )
+            raise ValueError("expected causal layers in a decoder, got a bidirectional one")
+        check_sizes(self, "source_vocabulary")
+        check_rates(self, "embedding_dropout")
         if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
             raise ValueError(
                 f"expected a padding token in both vocabularies, got {self.padding} for sizes "
                 f"{self.source_vocabulary} and {self.vocabulary}"
             )
-        if self.block.norm_placement != "pre":
+        block = self.block
+        if (block.norm_placement, block.skips, block.parallel) != ("pre", "both", False):
             raise ValueError(
-                f"expected the norm placement pre in an encoder-decoder, got "
-                f"{self.block.norm_placement}"
+                "expected the norm placement pre, both skips and sequential sublayers in an "
+                f"encoder-decoder, got {block.norm_placement}, {block.skips} and "
+                f"parallel={block.parallel}"
             )
-        if self.block.norm == "none" or self.block.skips != "both" or self.shared_blocks:
+        if block.norm == "none" or self.shared_blocks:
             raise ValueError(
-                "expected norms, both skips and separate blocks in an encoder-decoder, got "
-                f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
-                f"{self.shared_blocks}"
+                "expected norms and separate blocks in an encoder-decoder, got norm "
+                f"{block.norm} and shared_blocks={self.shared_blocks}"
             )
-        if self.block.parallel:
-            raise ValueError(
-                "expected sequential sublayers in an encoder-decoder, got parallel ones"
-            )
-        for layer in self.layers:
-            if layer.variant.decay != "none":
-                raise ValueError(
-                    "expected layers without a decay in an encoder-decoder, whose encoder is "
-                    f"bidirectional, got decay-{layer.variant.decay}"
-                )
+        if any(layer.variant.decay != "none" for layer in self.layers):
+            raise ValueError("expected an encoder-decoder without a decay, got one with a decay")
         for layer in self.cross:
-            if layer.variant.keeps_state:
+            own = layer.variant
+            order = (own.keeps_state, own.window, own.stride, own.diagonal)
+            if order != (False, None, None, "none"):
                 raise ValueError(
-                    "expected a core of cross attention that attends to the tokens of the source, "
-                    f"got the core {layer.variant.core}, which keeps only a state; set "
-                    "cross_sharing to none"
-                )
-            order = (layer.variant.window, layer.variant.stride)
-            if order != (None, None) or layer.variant.diagonal != "none":
-                raise ValueError(
-                    "expected cross attention without window, stride and diagonal normalisation, "
-                    "because source and target tokens have no common order; set cross_sharing to "
-                    "none"
+                    "expected cross attention without a linear core, a window, a stride and "
+                    f"diagonal normalisation, got {format_label(own)}; set cross_sharing to none"
                 )
 
     @property

@@ -27,7 +27,7 @@ def check_sizes(owner: object, *names: str) -> None:
         size: int | None = getattr(owner, name)
         if size is not None and not 1 <= size <= LARGEST_SIZE:
             kind = type(owner).__name__
-            raise ValueError(f"expected {name} of a {kind} in 1 ... 2^40, got {size}")
+            raise ValueError(f"expected {name} of {kind} in 1 ... 2^40, got {size}")
 
 
 def check_rates(owner: object, *names: str) -> None:
@@ -149,9 +149,8 @@ def given_sizes(
     In ``sizes``, ``None`` means not given. Without a ``config``, all ``required`` must be given.
     """
     if config is not None and not isinstance(config, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ValueError(
-            f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
+            f"expected {kind.__name__} or, by name, {', '.join(required)}, got {config!r}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
     if config is not None:

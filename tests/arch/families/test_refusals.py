@@ -34,7 +34,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     ],
     "whisper-tiny": [
         ({"decoder_attention_heads": 7}, "d_model divisible by num_heads, got 384 and 7"),
-        ({"num_mel_bins": 2**40}, "inputs of a Linear in 1 ... 2^40, got 3298534883328"),
+        ({"num_mel_bins": 2**40}, "inputs of Linear in 1 ... 2^40, got 3298534883328"),
     ],
     "gemma-2b": [({"use_bidirectional_attention": "yes"}, "false for use_bidirectional_attention")],
     "gemma-4-31b": [
@@ -49,7 +49,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     "deepseek-v3": [
         ({"moe_layer_freq": 2}, "1 (experts in every layer after the dense ones)"),
         ({"first_k_dense_replace": -3}, "in 0 ... 2^40 for first_k_dense_replace"),
-        ({"num_attention_heads": 2**39}, "outputs of a Linear in 1 ... 2^40, got 105553116266496"),
+        ({"num_attention_heads": 2**39}, "outputs of Linear in 1 ... 2^40, got 105553116266496"),
     ],
     "deepseek-v4-flash": [
         ({"num_key_value_heads": 8}, "1, because keys and values share a tensor"),

@@ -253,7 +253,8 @@ def _build(fields: Fields, name: str, layer: Layer, *, tied: bool = True, **othe
     if "max_tokens" not in others:
         names = ("max_position_embeddings", "n_positions", "seq_length")
         others["max_tokens"] = fields.optional_size(*names)
-    return build_decoder(fields, name, layers, tied=tied, **{"norms": layer.norms[:1]} | others)
+    norms = others.pop("norms", layer.norms[:1])
+    return build_decoder(fields, name, layers, tied=tied, norms=norms, **others)
 
 
 READERS: Mapping[str, Reader] = {
