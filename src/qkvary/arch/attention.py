@@ -27,8 +27,7 @@ KV_NORM_EPS = 1e-6
 LARGEST_STD = 1000
 """The largest accepted standard deviation; sums of larger weights overflow."""
 LINEAR_CHUNK = 64
-"""Chunk length of linear attention: tokens of a chunk are compared pair by pair, and a state holds
-the tokens before the chunk."""
+"""Chunk length of linear attention; a state holds the tokens before a chunk."""
 PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor 1/2: scores are divided by 1/(s sqrt d) = 1.80 at d = 768 and
 s = 0.02, rounded to 2."""
@@ -52,12 +51,10 @@ class Initialization:
     output_std: float | None = None
     """Standard deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Standard deviation of normally distributed embedding weights in a language model or encoder;
-    ``None``: embeddings follow ``scheme``."""
+    """Standard deviation of normal embedding weights; ``None``: embeddings follow ``scheme``."""
     matched: bool = False
-    """Whether all input projections get the same Xavier bound. The published code draws query, key
-    and value as one packed matrix, so weights start larger if there are fewer projections (1.155
-    times for two instead of three)."""
+    """Whether all input projections get the same Xavier bound. The published code draws them as one
+    packed matrix, so weights start larger if there are fewer projections."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -114,8 +111,7 @@ class PositionConfig:
     plus_features: int = 10
     """m, the number of channels of the 2D sinusoid of ``+``."""
     plus_per_head: bool = False
-    """Whether ``+`` and key biases have one map per head (character model) instead of one per
-    layer."""
+    """Whether ``+`` and key biases have one map per head instead of one per layer."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
     """Number of key positions with their own bias; later positions share the bias of the last."""
     rotary_base: float = 10_000.0
@@ -129,9 +125,8 @@ class PositionConfig:
     relative_distance: int = 128
     """Largest distance with its own entry in the relative bias; larger distances use this entry."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also applies to a value with its own projection, which is not rotated
-    otherwise. This is the control that separates the effect of rotated values from that of shared
-    ones."""
+    """Whether ``value_rope`` also applies to a value with its own projection, as a control that
+    separates the effect of rotated values from that of shared ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 
@@ -161,11 +156,7 @@ class PositionConfig:
 @stored("AttentionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """An attention layer of any variant.
-
-    Raises:
-        ValueError: if the sizes do not fit each other or the variant.
-    """
+    """An attention layer of any variant; sizes that do not fit it raise ``ValueError``."""
 
     d_model: int
     """Width of input and output."""
@@ -305,11 +296,7 @@ class AttentionConfig:
         return position.value_rope if rotates else "none"
 
     def rank(self, source: Source) -> int | None:
-        """Inner width of a low-rank projection, ``None`` for a full one.
-
-        Raises:
-            ValueError: if the rank is not below the width of the layer.
-        """
+        """Inner width of a low-rank projection, ``None`` for a full one."""
         rank = self.variant.rank(source)
         if rank is None:
             return None
@@ -388,10 +375,7 @@ def correct_identity(variant: Variant, learned: float, baseline: float) -> float
 
 @functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
-    """Root mean square of x + f(z) for independent x (of RMS 1) and z ~ N(0, deviation^2).
-
-    f is the identity for the form ``residual``, and GELU otherwise.
-    """
+    """RMS of x + z or x + gelu(z) for independent x (of RMS 1) and z ~ N(0, deviation^2)."""
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
     steps, span = 4000, 10.0

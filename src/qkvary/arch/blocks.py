@@ -1,8 +1,6 @@
 """The blocks that models are made of: kinds of attention, feed-forward networks and experts.
 
-The classes only describe sizes. Some describe blocks that this package cannot build: latent and
-compressed attention, mixtures of experts, and layers that read another layer's cache.
-``arch.networks`` has the blocks that this package can build.
+The classes only describe sizes, also of blocks that this package cannot build.
 """
 
 import dataclasses
@@ -80,8 +78,7 @@ class Indexer:
     top: int
     """Number of tokens that the indexer picks."""
     is_shared: bool = False
-    """Whether the layer has no indexer and uses the tokens that the indexer of an earlier layer
-    picked."""
+    """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -200,8 +197,7 @@ class Compressor:
     rate: int
     """Tokens per summary."""
     overlapping: bool
-    """Whether a summary also covers the tokens of the previous one; projections are then twice as
-    wide."""
+    """Whether a summary also covers the tokens of the previous one, from wider projections."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "rate")
@@ -215,8 +211,7 @@ class Compressor:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
         The rows are the summaries, and the content and gate of every token that is not yet
-        summarised. If summaries overlap, the content and gate of the tokens in the newest summary
-        are kept too, because the next summary also covers them.
+        summarised or, if summaries overlap, that the next summary also covers.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -327,11 +322,7 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentLayer:
-    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
-
-    Short convolutions, state-space models and delta rules are such layers. A block that does not
-    mix tokens has an empty state.
-    """
+    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens."""
 
     kind: str
     """The name of the mechanism in tables, such as ``Mamba 2``."""
@@ -343,8 +334,7 @@ class RecurrentLayer:
     taps: int = 0
     """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None
-    """Bits per sum in engines, if the layer or its configuration fixes them; ``None``: those of
-    activations."""
+    """Bits per sum in engines, if they are fixed; ``None``: those of activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()

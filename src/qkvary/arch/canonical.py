@@ -35,12 +35,10 @@ _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
 NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that is not part of a value's identity, such as a path: values that differ
-only in this field are the same run."""
+"""Metadata of a field that is not part of a value's identity, such as a path."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
-"""Metadata of a field that was added to a stored class after the first files and keys were
-written."""
+"""Metadata of a field that was added to a stored class later."""
 
 
 def stored_as(name: str) -> Mapping[str, Any]:
@@ -163,10 +161,7 @@ def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
 
 
 def _decode_dataclass(classes: Sequence[Any], data: Any, where: str) -> Any:
-    """Build the class, or a subclass, whose kind the data names.
-
-    Data that names no kind means the only class.
-    """
+    """Build the class, or a subclass, whose kind the data names; by default the only class."""
     given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, tuple(classes))}
     usual = _KINDS.get(classes[0]) if len(classes) == 1 else None

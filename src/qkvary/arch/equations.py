@@ -21,16 +21,14 @@ _QUERY_FORMS = {
     "map": "{query} M",
 }
 _ATOM = re.compile(r"\w*(\((?:[^()]|\([^()]*\))*\))?")
-"""Matches a word, or an expression in one pair of parentheses, with or without a function name
-before it."""
+"""Matches a word, or an expression in parentheses, with or without a function name before it."""
 
 
 def write_equation(variant: Variant) -> str:
     """Return the attention of one head as an equation in plain text.
 
-    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection and the causal mask are
-    left out. With rotary positions, a value shared with the key is rotated back (``value_rope`` is
-    ``counter``). The symbols are explained by :func:`define_symbols`.
+    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)", without output projection and causal mask, and
+    with ``value_rope = "counter"``. :func:`define_symbols` explains the symbols.
     """
     query, key, value = (_write_source(variant, one) for one in variant.sharing.roles.values())
     return write_mixture(variant, write_weights(variant, query, key), value)

@@ -45,14 +45,7 @@ _MARK = re.compile(r"\[([^\]]*)\]")
 
 
 def format_label(variant: AnyVariant) -> str:
-    """Return the canonical label: the papers' name where there is one.
-
-    Args:
-        variant: Any variant, or one for each layer.
-
-    Returns:
-        A label that ``parse_label`` parses to an equal value.
-    """
+    """Return the canonical label, which ``parse_label`` parses to an equal value."""
     if isinstance(variant, LayerVariants):
         return ",".join(f"{format_label(one)}*{count}" for one, count in variant.runs)
     base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads
@@ -105,10 +98,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def parse_label(text: str) -> AnyVariant:
-    """Parse a label or a tuple spelling, or several with layer counts.
-
-    Args:
-        text: As for :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
+    """Parse a label as ``parse_variant``, or several with layer counts, ``QKV*3,Q-K=V*3``.
 
     Raises:
         ValueError: as for :func:`parse_variant`, or for invalid layer counts.
@@ -140,31 +130,19 @@ def parse_label(text: str) -> AnyVariant:
 
 @lru_cache(maxsize=1024)
 def canonical_label(text: str) -> str:
-    """Return the canonical spelling of a label.
-
-    Raises:
-        ValueError: as :func:`parse_label`.
-    """
+    """Return the canonical spelling of a label."""
     return format_label(parse_label(text))
 
 
 def as_label(given: AnyVariant | str) -> AnyVariant:
-    """Return a variant, or the variants of layers, unchanged; parse it if it is a label.
-
-    Raises:
-        ValueError: as for :func:`parse_label`, or for a value of another type.
-    """
+    """Return a variant, or the variants of layers, unchanged; parse it if it is a label."""
     if isinstance(given, LayerVariants):
         return given
     return parse_label(given) if isinstance(given, str) else as_variant(given)
 
 
 def as_variant(given: AnyVariant | str) -> Variant:
-    """Return a variant unchanged, or parse its label.
-
-    Raises:
-        ValueError: as for :func:`parse_variant`, or for a value of another type.
-    """
+    """Return a variant unchanged, or parse its label."""
     if isinstance(given, Variant):
         return given
     if isinstance(given, LayerVariants):

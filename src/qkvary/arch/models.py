@@ -1,7 +1,6 @@
 """A whole model as a value: for each layer, everything that adds parameters, arithmetic or memory.
 
-Models include more than the networks that this package can build (``arch.networks``):
-configurations of published models become a ``Model`` too. All costs are derived from the ``Model``.
+Networks of this package and configurations of published models become a ``Model``.
 """
 
 import dataclasses
@@ -65,11 +64,7 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``.
-
-        Raises:
-            ValueError: if ``given`` is below 1.
-        """
+        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``."""
         if self.encoder is None:
             return 0
         if given is not None and given < 1:
@@ -91,12 +86,10 @@ class Model:
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows and rotation stay, and so does the use of other layers' caches. Cross attention gets
-        the same sharing.
+        Windows, rotation and the use of other layers' caches stay; cross attention changes too.
 
         Raises:
-            ValueError: if the variant does not fit a layer, a layer has no projections to share,
-                or ``variant`` is for another number of layers.
+            ValueError: if the variant does not fit a layer or the number of layers.
         """
         layers = _share_layers(self.layers, variant)
         if self.encoder is None:
@@ -116,8 +109,7 @@ class Encoder:
     norms: tuple[Norm, ...] = ()
     """Normalisations outside the blocks."""
     tokens: int | None = None
-    """Number of tokens that the encoder always sees, such as Whisper's 1,500; ``None`` if it
-    depends on the input."""
+    """Number of tokens that the encoder always sees; ``None`` if it depends on the input."""
     stem: tuple[Linear, ...] = ()
     """The matrices that turn the input into tokens; costs are per output token."""
     positions: tuple[Table, ...] = ()
@@ -156,13 +148,7 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a ``Model``, from which all costs are derived.
 
-    Args:
-        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass; what a subclass adds is
-            not counted.
-        name: Its name in tables.
-
-    Raises:
-        ValueError: for a network of another kind.
+    What a subclass of a kind in ``DESCRIPTIONS`` adds is not counted.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:
@@ -299,5 +285,4 @@ DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     VisionTransformerConfig: _describe_vision_transformer,
     EncoderDecoderConfig: _describe_encoder_decoder,
 }
-"""Maps each kind of network to the function that describes it as a model; new kinds are added
-here."""
+"""The function that describes each kind of network as a model."""

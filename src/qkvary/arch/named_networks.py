@@ -1,8 +1,6 @@
 """The networks that have a name: those whose costs the papers print, and those for new work.
 
-A name means the same network wherever one is given: in Python, on the command line and in files.
-Sizes are those on which the texts and the public code of the papers agree; where code and text
-differ, the function says so.
+A name means the same network in Python, on the command line and in files.
 """
 
 from collections.abc import Iterable, Mapping
@@ -217,10 +215,7 @@ def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
 def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
     """Return the network called ``name``.
 
-    Args:
-        name: A name or a size, such as ``lm-300m`` or ``300M``.
-        variant: Its attention; by default the network's own. A variant that names no positions
-            gets those of the network.
+    A ``variant`` that names no positions gets those of the network.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.

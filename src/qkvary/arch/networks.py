@@ -56,8 +56,7 @@ class BlockConfig:
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """Which sublayers have a skip connection (their input is added to their output)."""
     parallel: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether attention and feed-forward network read the same input, and both outputs are added
-    at once."""
+    """Whether attention and feed-forward network read the same input."""
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -1,7 +1,4 @@
-"""The parts that configurations are made of: fields with a few choices, named sizes, and pieces.
-
-The pieces are matrices, tables and normalisations. The modules in ``costs`` count them.
-"""
+"""The parts of configurations: checked fields, and the matrices, tables and norms of a model."""
 
 import dataclasses
 import difflib
@@ -48,13 +45,11 @@ class Linear:
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix is a table used again: its multiply-accumulates count here, its parameters
-    with the table."""
+    """Whether the matrix is a table used again, whose parameters count with the table."""
     is_pooled: bool = False
     """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
-    """Number of tokens of a sequence that do not pass through the matrix, such as a learned class
-    token."""
+    """Number of tokens of a sequence that do not pass through the matrix."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "inputs", "outputs", "groups")

@@ -1,7 +1,6 @@
-"""The quality that the papers print for their networks: one small table, as printed.
+"""The quality that the papers print for their networks, in the numbers that plans quote.
 
-Plans, the table of variants and the benchmark of decoding quote it. ``papers`` has the full tables
-of the papers, and a test compares the two.
+``papers`` has the full tables, and a test compares the two.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """The table of variants: every label the papers name, and those that complete the picture.
 
-An entry is a label and where it comes from; meaning, equation, parameters and cache are derived.
-Any other label of the grammar works just as well; these entries are the ones that are listed and
-that every contract test runs over.
+Any other label of the grammar works too; these are listed, and every contract test runs over them.
 """
 
 from dataclasses import dataclass

@@ -233,10 +233,7 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that use the layer input without a projection.
-
-        They include a query that is the layer input plus a projection (the residual forms).
-        """
+        """The roles that contain the layer input itself, residual queries included."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
@@ -247,11 +244,9 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return this variant, completed with settings of ``own``.
+        """Return this variant with the positions, norms and soft cap of ``own`` that it lacks.
 
-        If this variant has no positions, no norms of query and key, or no soft cap of scores, these
-        are taken from ``own``. Positions and the soft cap are taken only if the core of this
-        variant supports them.
+        Positions and the soft cap are taken only if the core of this variant supports them.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
@@ -296,11 +291,7 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network's layers, first to last, if they are not all the same.
-
-    Raises:
-        ValueError: for a group with no layers, or for neighbouring groups with the same variant.
-    """
+    """The variants of a network's layers, first to last, if they are not all the same."""
 
     runs: tuple[tuple[Variant, int], ...]
     """Variants, each with the number of consecutive layers that have it."""

@@ -1,7 +1,4 @@
-"""Functions that read heads, rotation and attention from configurations, or build the whole model.
-
-Most families share these parts; a part of only one family is in that family's file.
-"""
+"""Functions that read heads, rotation and attention from configurations, or build a model."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
@@ -16,8 +13,7 @@ from qkvary.arch.terms import ScorePosition
 from qkvary.arch.variants import QKV
 
 MOST_KINDS = 100
-"""Maximum number of different layers in a model. More would be a mistake in the configuration and
-slow, because the costs of each kind of layer are counted separately."""
+"""Maximum number of different layers in a model; counting more would be slow."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -124,10 +120,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention.
-
-    With ``shares_indexer``, the layer uses an earlier layer's indexer instead of its own.
-    """
+    """Return the latent attention, with its own indexer or that of an earlier layer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -150,9 +143,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note on multi-token prediction layers, if the model has any.
-
-    ``predicts`` is the number of such layers if the configuration does not say.
-    """
+    """Return a note on multi-token prediction layers, whose default number is ``predicts``."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("the layers that predict further tokens are not counted",) if further else ()

@@ -1,7 +1,4 @@
-"""The families with LayerNorm.
-
-GPT-1, GPT-2, GPT-J, GPT-Neo, CTRL, StarCoder, OPT, BioGPT, Bloom, Falcon, MPT, XGLM, Persimmon,
-Phi 1 and 2, and the Japanese GPT-NeoX.
+"""The families with LayerNorm, such as GPT-2, OPT, Bloom, Falcon, MPT and Phi 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

@@ -16,11 +16,9 @@ WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
-"""The kinds of layers of DeepSeek V4: with a window only, or also with summaries of a few or of
-many tokens."""
+"""Layers with a window only, or also with summaries of a few or of many tokens."""
 NETWORK_TYPES = ("hash_moe", "moe")
-"""The rules that choose experts: by a table, or by the input. In both cases a matrix scores
-them."""
+"""The rules that choose experts: by a table, or by the input."""
 RATES = {SPARSE: 4, HEAVY: 128}
 """Tokens per summary if a configuration omits the rate."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}

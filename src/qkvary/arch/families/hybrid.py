@@ -1,6 +1,4 @@
-"""Models that are mostly layers with a state.
-
-Mamba, Mamba 2, Falcon H1, Nemotron H, RecurrentGemma, RWKV 4 and xLSTM.
+"""Models that are mostly layers with a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
