@@ -50,7 +50,6 @@ def test_different_variants_have_different_labels(left: Variant, right: Variant)
         ("GQA-1", "MQA"),
         ("Q-K=V/4", "Q-GQA-4"),
         ("q,k=v/1", "Q-MQA"),
-        ("Q-K=V/GQA-4", "Q-GQA-4"),
         ("x,k=v", "I-K=V"),
         ("q=v,k", "Q=V"),
         ("(q,k=v/2)+@relative", "(Q-GQA-2)+@relative"),

@@ -36,12 +36,17 @@ MOST_LAYERS = 10_000
 _ABSORBED = "; a map between key and value is absorbed by the output projection"
 _FORMS = get_args(QueryForm)[1:]
 
-_SHAPE = re.compile(
-    r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
-)
+_SHAPE = re.compile(r"(?P<base>[^@]*?)(?:/(?P<heads>\w+))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)")
 _HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNORECASE)
 _RUN = re.compile(r"(?P<label>[^*]+?)\*(?P<count>\d{1,9})(?:,|$)")
 _MARK = re.compile(r"\[([^\]]*)\]")
+_VALUES: dict[type[Any], str] = {
+    bool: "",
+    int: r"\d+",
+    float: r"\d*\.?\d+(?:e[+-]?\d+)?",
+    str: "[a-z][a-z0-9-]*",
+}
+"""The spelling of an option's value by type, as a regular expression."""
 
 
 def format_label(variant: AnyVariant) -> str:
@@ -190,17 +195,14 @@ def _marks(variant: Variant) -> dict[Source, str]:
 
 def _format_options(variant: Variant) -> str:
     text = ""
-    for name, option in OPTIONS.items():
+    for name, (prefix, _) in OPTIONS.items():
         value = getattr(variant, name)
         if value != DEFAULTS[name]:
-            text += "@" + option.form.format(value)
+            text += f"@{prefix}{'' if value is True else value}"
     return text
 
 
 def _parse_heads(text: str, whole: str) -> int:
-    group = _HEADS.fullmatch(text)
-    if group and not group["tied"]:
-        return int(group["count"] or 1)
     if not text.isdecimal():
         raise ValueError(
             f"expected a number of KV heads after '/', got {whole!r}; for example Q-K=V/4"
@@ -270,13 +272,32 @@ def _parse_rank(mark: str, whole: str) -> Rank:
 def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for text in (option.lower() for option in options):
-        matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
-        found = next(((name, match[1]) for name, match in matches.items() if match), None)
-        if found is None:
-            choices = ", ".join(option.help for option in OPTIONS.values())
+        matches = {name: _parse_option(text, *option) for name, option in OPTIONS.items()}
+        name = next((name for name, value in matches.items() if value is not None), None)
+        if name is None:
+            choices = ", ".join(map(_spell_option, OPTIONS.values()))
             raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
-        name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
-        fields[name] = OPTIONS[name].read(value)
+        fields[name] = matches[name]
     return fields
+
+
+def _parse_option(text: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> Any:
+    """Return the value of an option, or ``None`` if the text is another option."""
+    value = text.removeprefix(prefix)
+    if not text.startswith(prefix):
+        return None
+    if isinstance(kind, tuple):
+        return value if value in kind else None
+    if not re.fullmatch(_VALUES[kind], value):
+        return None
+    return True if kind is bool else kind(value)
+
+
+def _spell_option(option: tuple[str, type[Any] | tuple[str, ...]]) -> str:
+    prefix, kind = option
+    words = (
+        kind if isinstance(kind, tuple) else ({bool: "", int: "N", float: "X"}.get(kind, "NAME"),)
+    )
+    return ", ".join(prefix + word for word in words)

@@ -3,7 +3,6 @@
 Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -295,19 +294,6 @@ class LayerVariants:
 
     runs: tuple[tuple[Variant, int], ...]
     """Variants, each with the number of consecutive layers that have it."""
-
-    def __post_init__(self) -> None:
-        if any(count < 1 for _, count in self.runs):
-            raise ValueError("expected at least 1 layer of each variant, got 0")
-        if len(self.runs) < 2:
-            raise ValueError(
-                "expected at least two different variants, such as QKV*3,Q-K=V*3; if all layers "
-                "have the same variant, write it without a layer count"
-            )
-        if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
-            raise ValueError(
-                "expected one layer count for neighbouring layers of the same variant, got two"
-            )
 
     @property
     def layers(self) -> tuple[Variant, ...]:

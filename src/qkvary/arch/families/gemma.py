@@ -1,9 +1,7 @@
 """Gemma 4 and Gemma 3n, whose last layers read an earlier layer's keys and values.
 
-Gemma 4 has heads of two widths, windows between global layers, and K=V in global layers. There, the
-value is taken before the key is normalised with a gain and rotated, so that both follow from one
-tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store key and value. Gemma 3n has several
-residual streams and inputs per layer.
+Gemma 4 has heads of two widths, and ``Q-K=V`` with ``value_rope = "none"`` in global layers. Gemma
+3n has several residual streams.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

@@ -1,7 +1,6 @@
 """Hugging Face configurations as language models that can be built here.
 
-A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use. A
-field that this program does not support is refused by name.
+A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

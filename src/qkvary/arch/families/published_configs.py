@@ -1,8 +1,4 @@
-"""Configurations of published models, and where they were published.
-
-``published.json`` has the fields that determine sizes. A copy of a configuration file counts as a
-source if it names the model that it was copied from.
-"""
+"""Configurations of published models, reduced to the fields that determine sizes."""
 
 import functools
 import json
@@ -21,9 +17,6 @@ class PublishedConfig(NamedTuple):
 
 @functools.cache
 def published_configs() -> Mapping[str, PublishedConfig]:
-    """Return all published models that this package knows by name.
-
-    The file is read once per process.
-    """
+    """Return all published models that this package knows by name."""
     content = json.loads(Path(__file__).with_name("published.json").read_bytes())
     return {name: PublishedConfig(**entry) for name, entry in content.items()}

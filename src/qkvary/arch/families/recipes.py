@@ -74,8 +74,7 @@ class AttentionRecipe:
     head_norm: HeadNorm = "none"
     is_normed: Flag = True
     gate: Literal["none", "head", "channel", "query"] = "none"
-    """A learned gate of the output: one per head, one per channel, or a part of the query's
-    projection, which then has the query's bias."""
+    """A learned gate per head or per channel of the output, or in the query's projection."""
     is_gated: Flag = True
     per_head: int = 0
     """Number of further learned parameters per head of a layer, such as its sink."""
@@ -134,15 +133,13 @@ class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
 
     routed: Routed | None = None
     tied: bool | None = False
-    """Whether the head is the embedding if the configuration does not state it; ``None`` if it
-    never is."""
+    """Whether the head is the embedding by default; ``None`` if it never is."""
     head_bias: Flag = False
     rotary_share: float = 1.0
     """The share of a head's channels that is rotated if the configuration does not state it."""
     rotary_base: float = ROTARY_BASE
     local_base: tuple[str, float] | None = None
-    """The field and the default of the rotary base of layers with a window, if they have their own
-    base."""
+    """The field and the default of the rotary base of layers with a window, if it differs."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )

@@ -37,11 +37,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
-    """Return the scaling of rotary positions, ``None`` for plain ones.
-
-    ``fields`` are those of a model with one kind of layer, ``channels`` is the number of rotated
-    channels of a head.
-    """
+    """Return the scaling of ``channels`` rotated channels of a head, ``None`` for plain ones."""
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):

@@ -42,8 +42,7 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
     """Return the configuration in a family's format, ``None`` if it cannot express the network.
 
-    Norms that multiply by their gain and norms that multiply by 1 plus their gain count as equal,
-    because the gains can be changed by 1 when the weights are stored.
+    Norms that multiply by 1 plus their gain count as equal to others, because gains can be changed.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:
@@ -59,10 +58,7 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a configuration that is equal for networks that compute the same function.
-
-    Dropout and initialisation, which matter only in training, are reset.
-    """
+    """Return a configuration that is equal for networks that compute the same function."""
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"
     block = dataclasses.replace(
