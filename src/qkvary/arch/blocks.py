@@ -3,8 +3,7 @@
 The classes only describe sizes, also of blocks that this package cannot build.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
@@ -50,7 +49,7 @@ class ProjectedAttention:
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """Return the layer with another variant; its window and positions stay."""
         own = self.config.variant
-        given = dataclasses.replace(
+        given = replace(
             variant.keep_positions(own),
             window=own.window if variant.window is None else variant.window,
         )
@@ -61,8 +60,8 @@ class ProjectedAttention:
             )
         # Only the layer's own projections may lack a bias; those of another sharing have biases.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
-        config = dataclasses.replace(self.config, variant=given)
-        return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
+        config = replace(self.config, variant=given)
+        return replace(self, config=config, unbiased=unbiased, storage="needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,4 +434,4 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
             "already stores one tensor for keys and values"
         )
     cross = layer.cross.with_variant(variant) if layer.cross else None
-    return dataclasses.replace(layer, attention=layer.attention.with_variant(variant), cross=cross)
+    return replace(layer, attention=layer.attention.with_variant(variant), cross=cross)

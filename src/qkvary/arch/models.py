@@ -3,11 +3,10 @@
 Networks of this package and configurations of published models become a ``Model``.
 """
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig
@@ -93,11 +92,9 @@ class Model:
         """
         layers = _share_layers(self.layers, variant)
         if self.encoder is None:
-            return dataclasses.replace(self, layers=layers)
+            return replace(self, layers=layers)
         stack = _share_layers(self.encoder.layers, variant)
-        return dataclasses.replace(
-            self, layers=layers, encoder=dataclasses.replace(self.encoder, layers=stack)
-        )
+        return replace(self, layers=layers, encoder=replace(self.encoder, layers=stack))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +152,7 @@ def as_model(network: Network, name: str = "network") -> Model:
         choices = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
         raise ValueError(f"expected one of {choices} or a subclass, got {type(network).__name__}")
     notes = tuple(f"not counted: {part}" for part in not_counted(network))
-    return dataclasses.replace(DESCRIPTIONS[known](network), name=name, notes=notes)
+    return replace(DESCRIPTIONS[known](network), name=name, notes=notes)
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
@@ -177,7 +174,7 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
     first, *others = map_layers(network.layers, build)
     if network.shared_blocks:
-        others = [dataclasses.replace(first, has_own_weights=False)] * len(others)
+        others = [replace(first, has_own_weights=False)] * len(others)
     return (first, *others)
 
 
@@ -252,9 +249,7 @@ def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
     d_model, vocabulary, norms = network.d_model, network.vocabulary, block_norms(network)
     positions = _position_tables(network, network.positions)
     layers = tuple(
-        dataclasses.replace(
-            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, *norms)
-        )
+        replace(layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, *norms))
         for layer, cross in zip(block_layers(network), network.cross, strict=True)
     )
     return Model(

@@ -4,10 +4,9 @@ A network has one attention configuration for all blocks, or one per block. Subc
 input, which is tokens for a ``TokenNetwork``.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
@@ -158,11 +157,11 @@ class Network:
             ValueError: if it does not fit the network, or is for another number of layers.
         """
         if isinstance(variant, Variant) and isinstance(self.attention, AttentionConfig):
-            shared = dataclasses.replace(self.attention, variant=variant)
-            return dataclasses.replace(self, attention=shared)
+            shared = replace(self.attention, variant=variant)
+            return replace(self, attention=shared)
         pairs = zip(self.layers, variant.for_layers(self.num_layers), strict=True)
-        layers = tuple(dataclasses.replace(layer, variant=own) for layer, own in pairs)
-        return dataclasses.replace(self, attention=layers)
+        layers = tuple(replace(layer, variant=own) for layer, own in pairs)
+        return replace(self, attention=layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +361,7 @@ class EncoderDecoderConfig(TokenNetwork):
     @property
     def encoder(self) -> Network:
         """The encoder's stack."""
-        layers = tuple(dataclasses.replace(layer, causal=False) for layer in self.layers)
+        layers = tuple(replace(layer, causal=False) for layer in self.layers)
         return Network(
             attention=layers, block=self.block, num_layers=self.num_layers, init=self.init
         )
@@ -372,8 +371,7 @@ class EncoderDecoderConfig(TokenNetwork):
         """The cross attention of each decoder layer."""
         vary = self.cross_kind.variant
         return tuple(
-            dataclasses.replace(layer, causal=False, variant=vary(layer.variant))
-            for layer in self.layers
+            replace(layer, causal=False, variant=vary(layer.variant)) for layer in self.layers
         )
 
     @property

@@ -1,7 +1,7 @@
 """Functions that read heads, rotation and attention from configurations, or build a model."""
 
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 Made = TypeVar("Made")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """The sizes of an attention layer."""
 
@@ -41,7 +41,7 @@ class Heads:
         out_bias: bool = False,
     ) -> AttentionConfig:
         """Return a causal layer of these sizes with separate queries, keys and values."""
-        variant = dataclasses.replace(
+        variant = replace(
             QKV,
             num_kv_heads=None if self.kv_count == self.count else self.kv_count,
             window=window,

@@ -3,8 +3,8 @@
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
@@ -46,7 +46,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
 
     def build_crossing(entries: int) -> Layer:
         crossing = ProjectedAttention(config=every)
-        return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
+        return replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
 
     return build_decoder(
         fields,
@@ -127,7 +127,7 @@ def _forward(d_model: int, d_ff: int) -> FeedForward:
 
 
 def _see_everything(config: AttentionConfig) -> AttentionConfig:
-    return dataclasses.replace(config, causal=False)
+    return replace(config, causal=False)
 
 
 READERS: Mapping[str, Reader] = {

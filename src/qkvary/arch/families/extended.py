@@ -3,9 +3,10 @@
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from qkvary.arch.blocks import Experts, FeedForward, Layer
 from qkvary.arch.families import recipes
@@ -44,17 +45,18 @@ _MODERNBERT = Recipe(
     ignored=("num_key_value_heads", "head_dim"),
 )
 _LATENT = Recipe(latent=True, windows="none", routed=Routed(shared="count", shared_count=1))
-_DEEPSEEK_V3 = dataclasses.replace(_LATENT, routed=Routed(shared="count"))
-_DEEPSEEK_V2 = dataclasses.replace(_DEEPSEEK_V3, mlp_bias=("mlp_bias", False))
-_AXK2 = dataclasses.replace(_LATENT, defaults={"first_k_dense_replace": 1})
-_HY_V4 = dataclasses.replace(
+_DEEPSEEK_V3 = replace(_LATENT, routed=Routed(shared="count"))
+_DEEPSEEK_V2 = replace(_DEEPSEEK_V3, mlp_bias=("mlp_bias", False))
+_AXK2 = replace(_LATENT, defaults={"first_k_dense_replace": 1})
+_HY_V4 = replace(
     _LATENT, gate="channel", defaults={"first_k_dense_replace": 1, "index_topk_freq": 4}
 )
-_DOTS3 = dataclasses.replace(_AXK2, routed=Routed(shared="width"), rotary_base=80_000_000.0)
+_DOTS3 = replace(_AXK2, routed=Routed(shared="width"), rotary_base=80_000_000.0)
 
 
-def _change_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
-    return dataclasses.replace(model, layers=tuple(map_layers(model.layers, change)))
+def _change_layers(model: Model, **changes: Any) -> Model:
+    layers = map_layers(model.layers, lambda layer: replace(layer, **changes))
+    return replace(model, layers=tuple(layers))
 
 
 def _read_doge(fields: Fields, name: str) -> Model:
@@ -64,9 +66,7 @@ def _read_doge(fields: Fields, name: str) -> Model:
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
     # One decay per head, and one factor per channel of both residual connections.
     entries = config.num_kv_heads + 2 * config.d_model
-    return _change_layers(
-        model, lambda layer: dataclasses.replace(layer, others=(step,), entries=entries)
-    )
+    return _change_layers(model, others=(step,), entries=entries)
 
 
 def _read_jetmoe(fields: Fields, name: str) -> Model:
@@ -79,10 +79,7 @@ def _read_jetmoe(fields: Fields, name: str) -> Model:
     # Experts that a token passes through are counted as projections, the other experts here.
     idle = (count - active) * 2 * kv_heads * size * d_model
     router = Linear(inputs=d_model, outputs=count)
-    return _change_layers(
-        model,
-        lambda layer: dataclasses.replace(layer, others=(router,), entries=idle + 2 * d_model),
-    )
+    return _change_layers(model, others=(router,), entries=idle + 2 * d_model)
 
 
 def _read_dbrx(fields: Fields, name: str) -> Model:
@@ -109,9 +106,9 @@ def _read_hrm(fields: Fields, name: str) -> Model:
     every = fields.layers("num_hidden_layers")
     depth = fields.size("num_layers_per_stack", default=every)
     stack = recipes.read(_HRM, fields.replace(num_hidden_layers=depth), name)
-    again = _change_layers(stack, lambda layer: dataclasses.replace(layer, has_own_weights=False))
+    again = _change_layers(stack, has_own_weights=False)
     layers = (*stack.layers * 2, *again.layers * (turns - 2))
-    return dataclasses.replace(stack, layers=layers, entries=stack.d_model)
+    return replace(stack, layers=layers, entries=stack.d_model)
 
 
 def _read_modernbert(fields: Fields, name: str) -> Model:
@@ -123,20 +120,12 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
     model = recipes.read(_MODERNBERT, Fields(content, fields.family), name)
     d_model, bias = model.d_model, fields.flag("norm_bias", default=False)
     norm = Norm(width=d_model, bias=bias)
-    every = map_layers(
-        model.layers, lambda layer: dataclasses.replace(layer, norms=(norm,) * len(layer.norms))
-    )
+    first, *others = _change_layers(model, norms=(norm, norm)).layers
     # The first layer reads the output of the norm after the embedding.
-    first = dataclasses.replace(every[0], norms=(norm,))
-    dense = Linear(
-        inputs=d_model, outputs=d_model, bias=fields.flag("classifier_bias", default=False)
-    )
-    return dataclasses.replace(
-        model,
-        layers=(first, *every[1:]),
-        norms=(norm, norm, norm),
-        head=(dense, *model.head),
-    )
+    layers = (replace(first, norms=(norm,)), *others)
+    bias = fields.flag("classifier_bias", default=False)
+    dense = Linear(inputs=d_model, outputs=d_model, bias=bias)
+    return replace(model, layers=layers, norms=(norm,) * 3, head=(dense, *model.head))
 
 
 def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
@@ -144,7 +133,7 @@ def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) 
     if fields.size("moe_layer_freq", default=1) != 1:
         raise fields.refuse("moe_layer_freq", "1 (experts in every layer after the dense ones)")
     model = recipes.read(recipe, fields, name)
-    return dataclasses.replace(model, notes=note_predictors(fields, predicts))
+    return replace(model, notes=note_predictors(fields, predicts))
 
 
 def _read_axk2(fields: Fields, name: str) -> Model:
@@ -160,9 +149,9 @@ def _read_axk2(fields: Fields, name: str) -> Model:
 
     def add(layer: Layer) -> Layer:
         gated_norms = 2 if isinstance(layer.feed_forward[0], Experts) else 1
-        return dataclasses.replace(layer, others=(queries, gates, *(into, out) * gated_norms))
+        return replace(layer, others=(queries, gates, *(into, out) * gated_norms))
 
-    return _change_layers(model, add)
+    return replace(model, layers=tuple(map_layers(model.layers, add)))
 
 
 def _read_hy_v4(fields: Fields, name: str) -> Model:
@@ -173,14 +162,10 @@ def _read_hy_v4(fields: Fields, name: str) -> Model:
     connection = Linear(inputs=wide, outputs=2 * streams)
     # Per sublayer two offsets and two factors for each stream, and one sink for each head.
     entries = 2 * (connection.outputs + 2) + fields.size("num_attention_heads")
-    model = _change_layers(
-        model,
-        lambda layer: dataclasses.replace(
-            layer, others=(*layer.others, connection, connection), entries=entries
-        ),
-    )
+    others = (*model.layers[0].others, connection, connection)
+    model = _change_layers(model, others=others, entries=entries)
     choice = Linear(inputs=wide, outputs=streams)
-    return dataclasses.replace(model, others=(choice,), entries=streams + 1)
+    return replace(model, others=(choice,), entries=streams + 1)
 
 
 _DOTS3_SIZES = {
@@ -215,10 +200,10 @@ def _read_dots3(fields: Fields, name: str) -> Model:
         usual = _dots3_aliases(fields) if own is None and kind == LOCAL else {}
         attention = read_latent(fields.replace(**usual if own is None else own.content))
         if kind == LOCAL:
-            attention = dataclasses.replace(attention, indexer=None, window=window)
+            attention = replace(attention, indexer=None, window=window)
         elif forbidden or (kind == GLOBAL and not indexed):
-            attention = dataclasses.replace(attention, indexer=None)
-        return dataclasses.replace(
+            attention = replace(attention, indexer=None)
+        return replace(
             layer,
             attention=attention,
             norms=(*layer.norms, Norm(width=attention.rope_dim)),
@@ -229,7 +214,7 @@ def _read_dots3(fields: Fields, name: str) -> Model:
     # Equal layers are one object, which counting relies on.
     alike: dict[Layer, Layer] = {}
     same = tuple(alike.setdefault(layer, layer) for layer in layers)
-    return dataclasses.replace(model, layers=same)
+    return replace(model, layers=same)
 
 
 def _dots3_aliases(fields: Fields) -> dict[str, int]:
@@ -253,13 +238,11 @@ def _read_longcat(fields: Fields, name: str) -> Model:
     )
     layers = fields.layers("num_layers")
     given = fields.replace(intermediate_size=wide, num_hidden_layers=layers, n_routed_experts=None)
-    dense = recipes.read(dataclasses.replace(_LATENT, routed=None), given, name)
+    dense = recipes.read(replace(_LATENT, routed=None), given, name)
     first = dense.layers[0]
-    both = dataclasses.replace(first, feed_forward=(experts, *first.feed_forward))
+    both = replace(first, feed_forward=(experts, *first.feed_forward))
     note = "counts every chosen expert in full, although zero-computation experts cost less"
-    return dataclasses.replace(
-        dense, layers=(both, first) * len(dense.layers), notes=(note,) if zero else ()
-    )
+    return replace(dense, layers=(both, first) * len(dense.layers), notes=(note,) if zero else ())
 
 
 READERS: Mapping[str, Reader] = {

@@ -6,9 +6,8 @@ Gemma 4 has heads of two widths, and ``Q-K=V`` with ``value_rope = "none"`` in g
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -177,11 +176,9 @@ def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
     into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)
     layers = map_layers(
         model.layers,
-        lambda layer: dataclasses.replace(
-            layer, others=(into, out), norms=(*layer.norms, Norm(width=d_model))
-        ),
+        lambda layer: replace(layer, others=(into, out), norms=(*layer.norms, Norm(width=d_model))),
     )
-    return dataclasses.replace(
+    return replace(
         model,
         layers=tuple(layers),
         tables=(*model.tables, Table(rows=rows, width=total)),
@@ -197,8 +194,8 @@ def _attend(fields: Fields, kind: _Kind) -> AttentionConfig:
     )
     if not kind.equal:
         return config
-    variant = dataclasses.replace(config.variant, sharing=share("q", "k", "k"))
-    return dataclasses.replace(config, variant=variant)
+    variant = replace(config.variant, sharing=share("q", "k", "k"))
+    return replace(config, variant=variant)
 
 
 def _build(

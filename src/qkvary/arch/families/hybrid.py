@@ -53,25 +53,26 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     kinds = tuple(known.get(str(kind), str(kind)) for kind in listed)
     if set(kinds) - set(MARKS.values()):
         raise fields.refuse("layers_block_type", f"words from {', '.join(MARKS.values())}")
-    norm, d_model = Norm(width=fields.size("hidden_size")), fields.size("hidden_size")
-    one = fields.replace(num_hidden_layers=1)
+    d_model, one = fields.size("hidden_size"), fields.replace(num_hidden_layers=1)
+    norm = Norm(width=d_model)
 
     def build(kind: str) -> Layer:
+        plain = Layer(
+            attention=RecurrentLayer(kind="no attention", d_model=d_model),
+            feed_forward=(),
+            norms=(norm,),
+        )
         if kind == "attention":
-            return replace(
-                recipes.read(_ATTENTION, one, name).layers[0], feed_forward=(), norms=(norm,)
-            )
-        mixer = RecurrentLayer(kind="no attention", d_model=d_model)
+            whole = recipes.read(_ATTENTION, one, name).layers[0]
+            return replace(plain, attention=whole.attention)
         if kind == "mamba":
-            mixer = recurrent.read_mamba2(fields)
-        networks: tuple[FeedForward | Experts, ...] = ()
+            return replace(plain, attention=recurrent.read_mamba2(fields))
         if kind == "mlp":
-            bias = fields.flag("mlp_bias", default=False)
-            inner = fields.size("intermediate_size")
-            networks = (FeedForward(d_model=d_model, d_ff=inner, bias=bias),)
-        if kind == "moe":
-            networks = (_read_experts(fields),)
-        return Layer(attention=mixer, feed_forward=networks, norms=(norm,))
+            bias, inner = fields.flag("mlp_bias", default=False), fields.size("intermediate_size")
+            return replace(
+                plain, feed_forward=(FeedForward(d_model=d_model, d_ff=inner, bias=bias),)
+            )
+        return replace(plain, feed_forward=(_read_experts(fields),))
 
     return build_decoder(fields, name, build_each(kinds, build), tied=None)
 

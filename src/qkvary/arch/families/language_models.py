@@ -5,10 +5,9 @@ A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qkvary.arch.attention import AttentionConfig, ScaleConfig
 from qkvary.arch.families.attention_fields import Heads, build_each
@@ -83,7 +82,7 @@ _GEMMA = Block(
     scales_embedding=True,
     defaults={"hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192},
 )
-_GEMMA3 = dataclasses.replace(
+_GEMMA3 = replace(
     _GEMMA,
     placement="sandwich",
     logit_cap="final_logit_softcapping",
@@ -155,12 +154,12 @@ BLOCKS: Mapping[str, Block] = {
         parallel=("use_parallel_residual", True),
         defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-5},
     ),
-    "gemma": dataclasses.replace(
+    "gemma": replace(
         _GEMMA,
         activation="hidden_act",
         defaults={**_GEMMA.defaults, "hidden_act": "gelu_pytorch_tanh"},
     ),
-    "gemma2": dataclasses.replace(
+    "gemma2": replace(
         _GEMMA,
         placement="sandwich",
         score_cap="attn_logit_softcapping",
@@ -244,17 +243,17 @@ def _attend(
         raise fields.refuse("partial_rotary_factor", f"an even number of the {size} channels")
     own = rotary_fields(recipe, fields, kind.mixing)
     scaling = read_scaling(own, position.rotary_dim(size), position.rotary_base)
-    variant = dataclasses.replace(
+    variant = replace(
         config.variant,
         positions="rotary" if rotates else "none",
         soft_cap=_cap(fields, block.score_cap),
         head_norm=recipe.head_norm if has_head_norms(recipe, fields) else "none",
     )
     eps, scale = fields.number(block.eps, default=1e-6), block.scale
-    return dataclasses.replace(
+    return replace(
         config,
         variant=variant,
-        position=dataclasses.replace(position, scaling=scaling),
+        position=replace(position, scaling=scaling),
         scale=ScaleConfig(
             channels=None if scale is None else fields.number(scale, default=1.0),
             norm_eps=eps,

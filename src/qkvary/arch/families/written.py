@@ -3,8 +3,8 @@
 A family can express a network if the written configuration reads back as the same network.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -61,11 +61,11 @@ def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
     """Return a configuration that is equal for networks that compute the same function."""
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"
-    block = dataclasses.replace(
+    block = replace(
         config.block, norm="rmsnorm" if plain else config.block.norm, dropout=0.0, inner_dropout=0.0
     )
     same = len(set(layers)) == 1
-    return dataclasses.replace(
+    return replace(
         config, attention=layers[0] if same else layers, block=block, embedding_dropout=0.0
     )
 
@@ -73,16 +73,16 @@ def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
 def _comparable_layer(layer: AttentionConfig) -> AttentionConfig:
     size, position = layer.size_per_head, layer.position
     turned = layer.rotated_channels
-    position = dataclasses.replace(
+    position = replace(
         position,
         rotary_fraction=turned / size if turned else PositionConfig().rotary_fraction,
         rotary_base=position.rotary_base if turned else PositionConfig().rotary_base,
         scaling=position.scaling if turned else None,
     )
-    scale = dataclasses.replace(layer.scale, norm_adds_one=False)
+    scale = replace(layer.scale, norm_adds_one=False)
     if scale.channels == size:
-        scale = dataclasses.replace(scale, channels=None)
-    return dataclasses.replace(
+        scale = replace(scale, channels=None)
+    return replace(
         layer,
         position=position,
         scale=scale,
