@@ -261,18 +261,6 @@ class CompressedAttention:
                 f"expected o_groups that divide {self.num_heads * self.head_dim} channels, "
                 f"got {self.o_groups}"
             )
-        if self.compressor and self.compressor.width != self.head_dim:
-            raise ValueError(
-                f"expected summaries as wide as a head, {self.head_dim}, because they serve as "
-                f"keys, got {self.compressor.width}"
-            )
-        rates = {part.rate for part in self.compressors}
-        if len(rates) > 1 or (self.indexer and not self.compressor):
-            raise ValueError(
-                "expected a compressor and an indexer with the same rate, got rates "
-                f"{self.compressor and self.compressor.rate} and "
-                f"{self.indexer and self.indexer.rate}"
-            )
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 

@@ -29,7 +29,7 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     "mixtral-8x7b": [({"num_experts_per_tok": 9}, "at most 8 active experts, got 9")],
     "mistral-7b": [({"sliding_window": 0}, f"{WHOLE}sliding_window")],
     "t5-small": [
-        ({"feed_forward_proj": "gated-swish-gelu"}, "or one of these with the prefix gated-"),
+        ({"feed_forward_proj": "gated-swish-gelu"}, "an activation such as relu or gated-gelu"),
         ({"num_decoder_layers": 10_001}, "at most 10,000 layers for num_decoder_layers"),
     ],
     "whisper-tiny": [
