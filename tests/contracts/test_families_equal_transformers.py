@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from qkvary.arch.blocks import AttentionLayer, CompressedAttention, LatentAttention
-from qkvary.arch.families.published_configs import published_configs
+from qkvary.arch.families.sizes import published_configs
 from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes

@@ -40,7 +40,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     "gemma-4-31b": [
         ({"use_bidirectional_attention": "all"}, "null or vision (text stays causal)"),
         ({"num_kv_shared_layers": 60}, "a layer of each type with its own keys and values"),
-        ({"per_layer_config": {"60": {"head_dim": 320}}}, "numbers of layers below 60"),
         ({"per_layer_config": {"5": {"intermediate_size": 320}}}, "nothing but head_dim and num_"),
     ],
     "gemma-4-e2b": [

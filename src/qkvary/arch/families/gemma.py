@@ -130,6 +130,8 @@ def _read_heads(fields: Fields, index: int, kind: str, *, equal: bool) -> Heads:
     listed = fields.section("per_layer_config")
     if listed is not None:
         own = listed.nested(str(index))
+        if not {*own.content} <= {"head_dim", "num_key_value_heads"}:
+            raise fields.refuse("per_layer_config", "nothing but head_dim and num_key_value_heads")
         dim = own.size("head_dim", default=dim)
         kv_count = own.size("num_key_value_heads", default=kv_count)
     elif kind == GLOBAL:
