@@ -13,7 +13,7 @@ from qkvary.arch.labels import (
     suggest_labels,
 )
 from qkvary.arch.sharing import share
-from qkvary.arch.variants import QKV, LayerVariants, Rank, Variant, join_layers
+from qkvary.arch.variants import LayerVariants, Rank, Variant, join_layers
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
 
@@ -26,14 +26,6 @@ def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
         assert parse_variant(text) == variant
         assert spell(parse_variant(text)) == text
         assert parse_variant(f"  {text} ") == variant
-        assert "/" not in text or text.count("/") <= 3
-
-
-@examples(33)
-@given(left=variants, right=variants)
-def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
-    assert (format_label(left) == format_label(right)) == (left == right)
-    assert (format_tuple(left) == format_tuple(right)) == (left == right)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +60,8 @@ def test_other_spellings_are_read(spelling: str, label: str) -> None:
     assert canonical_label(spelling) == canonical_label(label) == label
 
 
-def test_what_labels_mean() -> None:
-    assert parse_variant("QKV") == QKV
-    assert parse_variant("Q-GQA-4") == Variant(sharing=share("q", "k", "k"), num_kv_heads=4)
-    assert parse_variant("(Q=K-V)+").plus
-    found = parse_variant("Q[residual-gelu]-K[r3]-V[d/4]/2@alibi@w5@t0.25")
-    assert found == Variant(
+def test_what_a_label_means() -> None:
+    assert parse_variant("Q[residual-gelu]-K[r3]-V[d/4]/2@alibi@w5@t0.25") == Variant(
         sharing=share("q", "k", "v"),
         query_form="residual-gelu",
         k_rank=Rank(3),
@@ -97,10 +85,8 @@ def test_what_labels_mean() -> None:
 def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
     assert nearest in suggest_labels(typo)
     if "," not in typo:
-        with pytest.raises(ValueError, match="did you mean") as caught:
+        with pytest.raises(ValueError, match=f"got {typo!r}; did you mean.*{nearest}"):
             parse_variant(typo)
-        assert nearest in str(caught.value)
-        assert repr(typo) in str(caught.value)
 
 
 @pytest.mark.parametrize(

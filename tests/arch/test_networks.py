@@ -60,7 +60,3 @@ def test_one_more_norm_stands_behind_all_but_plain_post_norm_blocks() -> None:
     assert BlockConfig(d_ff=5).has_final_norm
     assert not BlockConfig(d_ff=5, norm_placement="post").has_final_norm
     assert BlockConfig(d_ff=5, norm_placement="post-final").has_final_norm
-    with pytest.raises(
-        ValueError, match="expected norm_placement to be one of pre, pre-only, post,"
-    ):
-        BlockConfig(d_ff=5, norm_placement="last")  # type: ignore[arg-type]

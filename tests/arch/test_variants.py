@@ -76,5 +76,3 @@ def test_identity_roles_and_their_weight_decay() -> None:
     ]
     for variant, roles, factor in cases:
         assert (variant.identity_roles, variant.weight_decay_factor) == (roles, factor)
-    # The published decays of the query-identity paper.
-    assert 0.1 * 0.3125 == 2**-5
