@@ -20,8 +20,7 @@ OPT_OFFSET = 2
 
 
 def _read_gpt2(fields: Fields, name: str) -> Model:
-    if fields.flag("add_cross_attention", default=False):
-        raise fields.refuse("add_cross_attention", "false")
+    fields.require({"add_cross_attention": (False,)})
     heads = _gpt_heads(fields)
     layer = _build_layer(heads, d_ff=fields.size("n_inner", default=4 * heads.d_model))
     return _build(fields, name, layer, **_learn_positions(fields, heads))
@@ -178,8 +177,8 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
 
 def _read_mpt(fields: Fields, name: str) -> Model:
     attention = fields.nested("attn_config")
-    if attention.flag("qk_ln", default=False) or not fields.flag("no_bias", default=True):
-        raise fields.refuse("attn_config", "no biases, and no norms of queries and keys,")
+    fields.require({"no_bias": (True,)})
+    attention.require({"qk_ln": (False,)})
     heads = _equal_heads(fields, ("d_model",), ("n_heads",))
     if attention.text("attn_type", default="multihead_attention") != "multihead_attention":
         heads = replace(heads, kv_count=attention.size("kv_n_heads", default=1))

@@ -31,10 +31,7 @@ _EXPERTS = Recipe(mlp_bias=("mlp_bias", False), routed=Routed(shared="count", sh
 
 
 def _read_deepseek_v4(fields: Fields, name: str) -> Model:
-    if fields.size("n_shared_experts", default=1) != 1:
-        raise fields.refuse("n_shared_experts", "1")
-    if fields.size("num_key_value_heads", default=1) != 1:
-        raise fields.refuse("num_key_value_heads", "1, because keys and values share a tensor,")
+    fields.require({"n_shared_experts": (1,), "num_key_value_heads": (1,)})
     layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
     streams = fields.size("hc_mult", default=4)
     types = _read_layer_types(fields, layers)

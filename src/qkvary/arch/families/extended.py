@@ -45,7 +45,7 @@ _MODERNBERT = Recipe(
     ignored=("num_key_value_heads", "head_dim"),
 )
 _LATENT = Recipe(latent=True, windows="none", routed=Routed(shared="count", shared_count=1))
-_DEEPSEEK_V3 = replace(_LATENT, routed=Routed(shared="count"))
+_DEEPSEEK_V3 = replace(_LATENT, routed=Routed(shared="count"), required={"moe_layer_freq": (1,)})
 _DEEPSEEK_V2 = replace(_DEEPSEEK_V3, mlp_bias=("mlp_bias", False))
 _AXK2 = replace(_LATENT, defaults={"first_k_dense_replace": 1})
 _HY_V4 = replace(
@@ -130,8 +130,6 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
 
 def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
     """Return a DeepSeek V2 or V3; ``predicts`` is the default number of MTP layers."""
-    if fields.size("moe_layer_freq", default=1) != 1:
-        raise fields.refuse("moe_layer_freq", "1 (experts in every layer after the dense ones)")
     model = recipes.read(recipe, fields, name)
     return replace(model, notes=note_predictors(fields, predicts))
 

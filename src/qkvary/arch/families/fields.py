@@ -136,6 +136,12 @@ class Fields:
         """Return a nested configuration, empty if the field is absent."""
         return self.section(name) or Fields({}, self.family)
 
+    def require(self, supported: Mapping[str, tuple[object, ...]]) -> None:
+        """Refuse values of some fields other than the supported ones; a null is supported."""
+        for name, values in supported.items():
+            if self.has(name) and self.content[name] not in values:
+                raise self.refuse(name, " or ".join(str(one).lower() for one in values) or "null")
+
     def refuse(self, name: str, expected: str) -> ValueError:
         """Return the error for a field whose value is unsupported or contradicts others."""
         return self._wrong((name,), expected, self.content.get(name))

@@ -80,8 +80,7 @@ def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
 
 
 def _read_gemma4_kinds(fields: Fields) -> tuple[_Kind, ...]:
-    if fields.text("use_bidirectional_attention", default="vision") != "vision":
-        raise fields.refuse("use_bidirectional_attention", "null or vision (text stays causal)")
+    fields.require({"use_bidirectional_attention": ("vision",)})
     # The last layer is always global, as in transformers.
     types = (*_read_types(fields, period=6)[:-1], GLOBAL)
     window = fields.size("sliding_window")

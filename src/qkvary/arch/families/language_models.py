@@ -183,10 +183,7 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
-    fixed = {**recipe.required, **block.fixed}
-    for name, values in fixed.items():
-        if fields.has(name) and fields.content[name] not in values:
-            raise fields.refuse(name, " or ".join(str(one).lower() for one in values) or "null")
+    fields.require({**recipe.required, **block.fixed})
     kinds = list_kinds(recipe, fields)
     rotated = _rotated_layers(block, fields, len(kinds))
     each = [*zip(kinds, rotated, strict=True)]
@@ -292,10 +289,8 @@ def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
 
 def read_gpt2(fields: Fields) -> LanguageModelConfig:
     """Return the network of a GPT-2, whose fields have different names."""
-    fixed = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-    for name, expected in {"scale_attn_weights": True, **fixed}.items():
-        if fields.flag(name, default=expected) != expected:
-            raise fields.refuse(name, str(expected).lower())
+    absent = dict.fromkeys(("scale_attn_by_inverse_layer_idx", "add_cross_attention"), (False,))
+    fields.require({"scale_attn_weights": (True,), **absent})
     activation = fields.text("activation_function", default="gelu_new")
     if activation not in PLAIN:
         raise fields.refuse("activation_function", f"one of {', '.join(PLAIN)}")

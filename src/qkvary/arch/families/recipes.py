@@ -167,10 +167,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     """Return the model of a configuration of this family."""
     fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
-    for required, values in recipe.required.items():
-        if fields.has(required) and fields.content[required] not in values:
-            words = (str(one).lower() if isinstance(one, bool) else str(one) for one in values)
-            raise fields.refuse(required, " or ".join(words))
+    fields.require(recipe.required)
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
         raise fields.refuse("num_attention_heads_per_layer", "num_attention_heads in every entry")
