@@ -153,35 +153,32 @@ class LatentAttention:
         """All projections: query, latent, keys and values, output, and those of an indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
         queries = heads * self.key_dim
-        query = (Linear(inputs=d_model, outputs=queries),)
+        query = (Linear(d_model, queries),)
         if self.q_rank is not None:
-            query = (
-                Linear(inputs=d_model, outputs=self.q_rank, bias=bias),
-                Linear(inputs=self.q_rank, outputs=queries),
-            )
+            query = (Linear(d_model, self.q_rank, bias=bias), Linear(self.q_rank, queries))
         own = (
             *query,
-            Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
-            Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
-            Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
+            Linear(d_model, self.stored_width, bias=bias),
+            Linear(self.kv_rank, heads * (self.nope_dim + self.value_dim)),
+            Linear(heads * self.value_dim, d_model, bias=bias),
         )
         index = self.own_indexer
         if index is None:
             return own
         return (
             *own,
-            Linear(inputs=self.q_rank or 1, outputs=index.heads * index.width),
-            Linear(inputs=d_model, outputs=index.width),
-            Linear(inputs=d_model, outputs=index.heads),
+            Linear(self.q_rank or 1, index.heads * index.width),
+            Linear(d_model, index.width),
+            Linear(d_model, index.heads),
         )
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """Normalisations of the latents, and of an indexer's key."""
-        query = () if self.q_rank is None else (Norm(width=self.q_rank),)
+        query = () if self.q_rank is None else (Norm(self.q_rank),)
         index = self.own_indexer
-        own = () if index is None else (Norm(width=index.width, bias=True),)
-        return (*query, Norm(width=self.kv_rank), *own)
+        own = () if index is None else (Norm(index.width, bias=True),)
+        return (*query, Norm(self.kv_rank), *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,27 +271,24 @@ class CompressedAttention:
         """All projections, including those of compressor and indexer."""
         width, out = self.num_heads * self.head_dim, self.o_groups * self.o_rank
         linears = [
-            Linear(inputs=self.d_model, outputs=self.q_rank),
-            Linear(inputs=self.q_rank, outputs=width),
-            Linear(inputs=self.d_model, outputs=self.head_dim),
-            Linear(inputs=width, outputs=out, groups=self.o_groups),
-            Linear(inputs=out, outputs=self.d_model),
+            Linear(self.d_model, self.q_rank),
+            Linear(self.q_rank, width),
+            Linear(self.d_model, self.head_dim),
+            Linear(width, out, groups=self.o_groups),
+            Linear(out, self.d_model),
         ]
         for part in self.compressors:
-            linears += [Linear(inputs=self.d_model, outputs=part.projected_width)] * 2
+            linears += [Linear(self.d_model, part.projected_width)] * 2
         if self.indexer:
             queries = self.index_heads * self.indexer.width
-            linears += [
-                Linear(inputs=self.q_rank, outputs=queries),
-                Linear(inputs=self.d_model, outputs=self.index_heads),
-            ]
+            linears += [Linear(self.q_rank, queries), Linear(self.d_model, self.index_heads)]
         return tuple(linears)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The normalisations of the query's latent, the key, and the summaries."""
-        own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
-        return (*own, *(Norm(width=part.width) for part in self.compressors))
+        own = (Norm(self.q_rank), Norm(self.head_dim))
+        return (*own, *(Norm(part.width) for part in self.compressors))
 
     @property
     def entries(self) -> int:
@@ -337,7 +331,7 @@ class RecurrentLayer:
 AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention | RecurrentLayer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FeedForward:
     """A feed-forward network of two matrices, or of three with a gate."""
 
@@ -353,8 +347,8 @@ class FeedForward:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """The matrices."""
-        up = Linear(inputs=self.d_model, outputs=self.d_ff, bias=self.bias)
-        down = Linear(inputs=self.d_ff, outputs=self.d_model, bias=self.bias)
+        up = Linear(self.d_model, self.d_ff, bias=self.bias)
+        down = Linear(self.d_ff, self.d_model, bias=self.bias)
         return (up, up, down) if self.gated else (up, down)
 
 

@@ -159,8 +159,8 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
     """Return the blocks of a network, leaving out any cross attention."""
     norms, block = block_norms(network), network.block
     feed_forward = FeedForward(
-        d_model=network.d_model,
-        d_ff=block.d_ff,
+        network.d_model,
+        block.d_ff,
         gated=block.is_gated,
         bias=block.has_feed_forward_bias,
     )
@@ -181,7 +181,7 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 def block_norms(network: Network) -> tuple[Norm, ...]:
     """Return the normalisation of one sublayer of a block; empty if blocks have none."""
     has_bias = network.block.norm == "layernorm" and network.block.bias
-    norm = Norm(width=network.d_model, bias=has_bias)
+    norm = Norm(network.d_model, bias=has_bias)
     return () if network.block.norm == "none" else (norm,)
 
 
@@ -192,8 +192,8 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 def _describe_encoder(network: EncoderConfig) -> Model:
     d_model, vectors, pooled = network.d_model, network.reads_vectors, network.pooling != "none"
-    table = Table(rows=network.vocabulary, width=d_model, bias=True)
-    matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
+    table = Table(network.vocabulary, d_model, bias=True)
+    matrix = Linear(network.vocabulary, d_model, bias=True)
     return Model(
         name="encoder",
         layers=block_layers(network),
@@ -202,10 +202,10 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
         # The head has its own LayerNorm, whatever norm the blocks have.
-        norms=(*final_norms(network), Norm(width=d_model, bias=True)),
+        norms=(*final_norms(network), Norm(d_model, bias=True)),
         head=(
-            Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),
-            Linear(inputs=d_model, outputs=network.classes, bias=True, is_pooled=pooled),
+            Linear(d_model, d_model, bias=True, is_pooled=pooled),
+            Linear(d_model, network.classes, bias=True, is_pooled=pooled),
         ),
         max_tokens=network.max_tokens,
     )
@@ -218,10 +218,10 @@ def _describe_language_model(network: LanguageModelConfig) -> Model:
         name="language model",
         layers=block_layers(network),
         vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
+        tables=(Table(vocabulary, d_model),),
         positions=_position_tables(network, network.positions),
         norms=final_norms(network),
-        head=(Linear(inputs=d_model, outputs=vocabulary, bias=bias, tied=tied),),
+        head=(Linear(d_model, vocabulary, bias=bias, tied=tied),),
         max_tokens=network.max_tokens,
     )
 
@@ -233,13 +233,12 @@ def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
         name="vision transformer",
         layers=block_layers(network),
         vocabulary=network.classes,
-        tables=(Table(rows=1, width=d_model),),
-        positions=(Table(rows=network.tokens, width=d_model),),
+        tables=(Table(1, d_model),),
+        positions=(Table(network.tokens, d_model),),
         norms=final_norms(network),
-        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True, skipped_tokens=1),),
+        others=(Linear(network.patch_width, d_model, bias=True, skipped_tokens=1),),
         head=tuple(
-            Linear(inputs=into, outputs=out, bias=True, is_pooled=True)
-            for into, out in itertools.pairwise(widths)
+            Linear(into, out, bias=True, is_pooled=True) for into, out in itertools.pairwise(widths)
         ),
         max_tokens=network.tokens,
     )
@@ -256,12 +255,10 @@ def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
         name="encoder-decoder",
         layers=layers,
         vocabulary=vocabulary,
-        tables=tuple(
-            Table(rows=rows, width=d_model) for rows in (network.source_vocabulary, vocabulary)
-        ),
+        tables=tuple(Table(rows, d_model) for rows in (network.source_vocabulary, vocabulary)),
         positions=positions,
         norms=final_norms(network),
-        head=(Linear(inputs=d_model, outputs=vocabulary, bias=network.head_bias),),
+        head=(Linear(d_model, vocabulary, bias=network.head_bias),),
         encoder=Encoder(
             layers=block_layers(network.encoder), norms=final_norms(network), positions=positions
         ),
@@ -271,7 +268,7 @@ def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
 
 def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
     learned = positions == "learned"
-    return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
+    return (Table(network.max_tokens, network.d_model),) if learned else ()
 
 
 DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {

@@ -35,7 +35,7 @@ def check_rates(owner: object, *names: str) -> None:
             raise ValueError(f"expected {name} in [0, 1), got {rate}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Linear:
     """A matrix that every token passes through."""
 
@@ -65,7 +65,7 @@ class Linear:
         return self.outputs if self.bias else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows that are looked up and not multiplied: an embedding, or learned positions."""
 

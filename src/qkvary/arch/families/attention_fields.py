@@ -108,10 +108,10 @@ def build_decoder(
     """
     d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
-    head = Linear(inputs=d_model, outputs=vocabulary, tied=is_tied, bias=head_bias)
+    head = Linear(d_model, vocabulary, tied=is_tied, bias=head_bias)
     usual: dict[str, Any] = {
-        "tables": (Table(rows=vocabulary, width=d_model),),
-        "norms": (Norm(width=d_model),),
+        "tables": (Table(vocabulary, d_model),),
+        "norms": (Norm(d_model),),
         "head": (head,),
     }
     if "max_tokens" not in others:

@@ -65,15 +65,15 @@ def _read_opt(fields: Fields, name: str) -> Model:
         "_remove_final_layer_norm", default=False
     )
     width = fields.size("word_embed_proj_dim", default=d_model)
-    into, out = Linear(inputs=width, outputs=d_model), Linear(inputs=d_model, outputs=width)
+    into, out = Linear(width, d_model), Linear(d_model, width)
     tied = fields.flag("tie_word_embeddings", default=True)
     return _build(
         fields,
         name,
         layer,
-        tables=(Table(rows=vocabulary, width=width),),
+        tables=(Table(vocabulary, width),),
         norms=layer.norms[:1] if ends_normed else (),
-        head=(Linear(inputs=width, outputs=vocabulary, tied=tied),),
+        head=(Linear(width, vocabulary, tied=tied),),
         others=() if width == d_model else (into, out),
         **_learn_positions(fields, heads, unused=OPT_OFFSET),
     )
@@ -124,7 +124,7 @@ def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
         rotation=read_rotation(fields, fraction=0.5),
     )
     if fields.flag("qk_layernorm", default=not parallel):
-        head_norm = Norm(width=heads.d_model // heads.count, bias=True)
+        head_norm = Norm(heads.d_model // heads.count, bias=True)
         layer = replace(layer, attention=replace(layer.attention, norms=(head_norm, head_norm)))
     return _build(fields, name, layer, tied=False, head_bias=parallel)
 
@@ -169,7 +169,7 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
         name,
         build_each(kinds, build),
         tied=True,
-        norms=(Norm(width=heads.d_model, bias=True),),
+        norms=(Norm(heads.d_model, bias=True),),
         notes=("transformers caches all tokens, even in layers with a window",),
         **_learn_positions(fields, heads),
     )
@@ -189,7 +189,7 @@ def _read_mpt(fields: Fields, name: str) -> Model:
         bias=False,
         positions="alibi" if has_alibi else "none",
     )
-    norm = Norm(width=heads.d_model)
+    norm = Norm(heads.d_model)
     learned = _learn_positions(fields, heads)
     if has_alibi:
         learned["positions"] = ()
@@ -221,7 +221,7 @@ def _gpt_heads(fields: Fields) -> Heads:
 def _learn_positions(fields: Fields, heads: Heads, *, unused: int = 0) -> dict[str, Any]:
     """Return the table of learned positions and the context, as arguments of ``Model``."""
     tokens = fields.size("n_positions", "max_position_embeddings", "max_seq_len")
-    return {"positions": (Table(rows=tokens + unused, width=heads.d_model),), "max_tokens": tokens}
+    return {"positions": (Table(tokens + unused, heads.d_model),), "max_tokens": tokens}
 
 
 def _build_layer(
@@ -238,8 +238,8 @@ def _build_layer(
     config = heads.attend(bias=has_bias, out_bias=has_bias, **attention)
     return Layer(
         attention=ProjectedAttention(config=config),
-        feed_forward=(FeedForward(d_model=heads.d_model, d_ff=d_ff, bias=bias),),
-        norms=(Norm(width=heads.d_model, bias=True),) * norms,
+        feed_forward=(FeedForward(heads.d_model, d_ff, bias=bias),),
+        norms=(Norm(heads.d_model, bias=True),) * norms,
     )
 
 

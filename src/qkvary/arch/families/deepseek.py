@@ -41,8 +41,8 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
         networks = _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES)
         hashed = networks.count(NETWORK_TYPES[0])
     experts = read_experts(_EXPERTS, fields)
-    connection = Linear(inputs=streams * d_model, outputs=(2 + streams) * streams)
-    norm = Norm(width=d_model)
+    connection = Linear(streams * d_model, (2 + streams) * streams)
+    norm = Norm(d_model)
 
     def build_layer(kind: str) -> Layer:
         return Layer(
@@ -64,7 +64,7 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
         name,
         build_each(types, build_layer),
         tied=False,
-        others=(Linear(inputs=streams * d_model, outputs=streams),),
+        others=(Linear(streams * d_model, streams),),
         entries=streams + 1,
         notes=(*note_predictors(fields, 1), *([note] if hashed else [])),
     )

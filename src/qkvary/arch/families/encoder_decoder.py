@@ -23,7 +23,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
     decoder_layers = fields.layers("num_decoder_layers", "num_layers")
     # The first layer of a stack has the table of relative positions that all its layers read.
     buckets = fields.size("relative_attention_num_buckets", default=32) * count
-    feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
+    feed_forward, norm = _read_t5_forward(fields), Norm(d_model)
     heads = Heads(d_model=d_model, count=count, kv_count=count, dim=fields.size("d_kv"))
     causal = heads.attend()
     every = replace(causal, causal=False)
@@ -56,15 +56,13 @@ def _read_t5_forward(fields: Fields) -> FeedForward:
     kind, *activation = fields.text("feed_forward_proj", default="relu").rsplit("-", 1)
     if activation and kind != "gated":
         raise fields.refuse("feed_forward_proj", "an activation such as relu or gated-gelu")
-    return FeedForward(
-        d_model=fields.size("d_model"), d_ff=fields.size("d_ff"), gated=bool(activation)
-    )
+    return FeedForward(fields.size("d_model"), fields.size("d_ff"), gated=bool(activation))
 
 
 def _read_whisper(fields: Fields, name: str) -> Model:
     d_model = fields.size("d_model")
     tokens, heard = fields.size("max_target_positions"), fields.size("max_source_positions")
-    norm = Norm(width=d_model, bias=True)
+    norm = Norm(d_model, bias=True)
     causal = _attend(d_model, fields.size("decoder_attention_heads"))
     decoder_layer = Layer(
         attention=ProjectedAttention(config=causal, unbiased=("k",)),
@@ -83,7 +81,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         name,
         (decoder_layer,) * fields.layers("decoder_layers"),
         tied=True,
-        positions=(Table(rows=tokens, width=d_model),),
+        positions=(Table(tokens, d_model),),
         norms=(norm,),
         encoder=Encoder(
             layers=(encoder_layer,) * fields.layers("encoder_layers"),
@@ -91,7 +89,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
             tokens=heard,
             stem=_read_stem(fields),
             # Sinusoids, stored with the weights.
-            positions=(Table(rows=heard, width=d_model),),
+            positions=(Table(heard, d_model),),
         ),
         max_tokens=tokens,
     )
@@ -100,10 +98,10 @@ def _read_whisper(fields: Fields, name: str) -> Model:
 def _read_stem(fields: Fields) -> tuple[Linear, ...]:
     """Return two convolutions; the second merges two frames into one token."""
     d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
-    frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
+    frame = Linear(KERNEL * bins, d_model, bias=True)
     # The token's second frame passes through the same matrix.
-    other = Linear(inputs=frame.inputs, outputs=d_model, tied=True)
-    return (frame, other, Linear(inputs=KERNEL * d_model, outputs=d_model, bias=True))
+    other = Linear(frame.inputs, d_model, tied=True)
+    return (frame, other, Linear(KERNEL * d_model, d_model, bias=True))
 
 
 def _attend(d_model: int, heads: int) -> AttentionConfig:
@@ -111,7 +109,7 @@ def _attend(d_model: int, heads: int) -> AttentionConfig:
 
 
 def _forward(fields: Fields, width: str) -> FeedForward:
-    return FeedForward(d_model=fields.size("d_model"), d_ff=fields.size(width), bias=True)
+    return FeedForward(fields.size("d_model"), fields.size(width), bias=True)
 
 
 READERS: Mapping[str, Reader] = {

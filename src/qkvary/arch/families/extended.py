@@ -63,7 +63,7 @@ def _read_doge(fields: Fields, name: str) -> Model:
     """Return a Doge, where a matrix computes a score bias for each token from its value."""
     model = recipes.read(_DOGE, fields, name)
     config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
-    step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
+    step = Linear(config.kv_width, config.num_kv_heads, bias=config.bias)
     # One decay per head, and one factor per channel of both residual connections.
     entries = config.num_kv_heads + 2 * config.d_model
     return _change_layers(model, others=(step,), entries=entries)
@@ -78,7 +78,7 @@ def _read_jetmoe(fields: Fields, name: str) -> Model:
     d_model, count = model.d_model, fields.size(*recipes.COUNTS)
     # Experts that a token passes through are counted as projections, the other experts here.
     idle = (count - active) * 2 * kv_heads * size * d_model
-    router = Linear(inputs=d_model, outputs=count)
+    router = Linear(d_model, count)
     return _change_layers(model, others=(router,), entries=idle + 2 * d_model)
 
 
@@ -119,12 +119,12 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
     content = {"layer_types": usual, "sliding_window": window, **fields.content}
     model = recipes.read(_MODERNBERT, Fields(content, fields.family), name)
     d_model, bias = model.d_model, fields.flag("norm_bias", default=False)
-    norm = Norm(width=d_model, bias=bias)
+    norm = Norm(d_model, bias=bias)
     first, *others = _change_layers(model, norms=(norm, norm)).layers
     # The first layer reads the output of the norm after the embedding.
     layers = (replace(first, norms=(norm,)), *others)
     bias = fields.flag("classifier_bias", default=False)
-    dense = Linear(inputs=d_model, outputs=d_model, bias=bias)
+    dense = Linear(d_model, d_model, bias=bias)
     return replace(model, layers=layers, norms=(norm,) * 3, head=(dense, *model.head))
 
 
@@ -139,11 +139,11 @@ def _read_axk2(fields: Fields, name: str) -> Model:
     heads, rank = fields.size("num_attention_heads"), fields.size("q_lora_rank")
     latent = read_latent(fields)
     narrow = fields.size("gated_norm_rank", default=16)
-    into = Linear(inputs=model.d_model, outputs=narrow)
-    out = Linear(inputs=narrow, outputs=model.d_model)
+    into = Linear(model.d_model, narrow)
+    out = Linear(narrow, model.d_model)
     # One matrix makes queries and gates from the query's latent, before and after its norm.
-    queries = Linear(inputs=rank, outputs=heads * latent.key_dim)
-    gates = Linear(inputs=2 * rank, outputs=heads * latent.value_dim)
+    queries = Linear(rank, heads * latent.key_dim)
+    gates = Linear(2 * rank, heads * latent.value_dim)
 
     def add(layer: Layer) -> Layer:
         gated_norms = 2 if isinstance(layer.feed_forward[0], Experts) else 1
@@ -157,12 +157,12 @@ def _read_hy_v4(fields: Fields, name: str) -> Model:
     model = recipes.read(_HY_V4, fields, name)
     streams = fields.size("hc_mult", default=4)
     wide = streams * model.d_model
-    connection = Linear(inputs=wide, outputs=2 * streams)
+    connection = Linear(wide, 2 * streams)
     # Per sublayer two offsets and two factors for each stream, and one sink for each head.
     entries = 2 * (connection.outputs + 2) + fields.size("num_attention_heads")
     others = (*model.layers[0].others, connection, connection)
     model = _change_layers(model, others=others, entries=entries)
-    choice = Linear(inputs=wide, outputs=streams)
+    choice = Linear(wide, streams)
     return replace(model, others=(choice,), entries=streams + 1)
 
 
@@ -204,8 +204,8 @@ def _read_dots3(fields: Fields, name: str) -> Model:
         return replace(
             layer,
             attention=attention,
-            norms=(*layer.norms, Norm(width=attention.rope_dim)),
-            others=(Linear(inputs=model.d_model, outputs=attention.num_heads),),
+            norms=(*layer.norms, Norm(attention.rope_dim)),
+            others=(Linear(model.d_model, attention.num_heads),),
         )
 
     layers = [build(index, layer) for index, layer in enumerate(model.layers)]
@@ -229,10 +229,10 @@ def _read_longcat(fields: Fields, name: str) -> Model:
     wide = fields.size("ffn_hidden_size", "intermediate_size")
     narrow = fields.size("expert_ffn_hidden_size", "moe_intermediate_size")
     experts = Experts(
-        expert=FeedForward(d_model=d_model, d_ff=narrow, gated=True),
+        expert=FeedForward(d_model, narrow, gated=True),
         count=count,
         active=fields.size("moe_topk", "num_experts_per_tok"),
-        router=Linear(inputs=d_model, outputs=count + zero),
+        router=Linear(d_model, count + zero),
     )
     layers = fields.layers("num_layers")
     given = fields.replace(intermediate_size=wide, num_hidden_layers=layers, n_routed_experts=None)

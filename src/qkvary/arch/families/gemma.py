@@ -161,10 +161,10 @@ def _read_experts(fields: Fields) -> Experts:
     d_model, count = fields.size("hidden_size"), fields.size("num_experts")
     inner = fields.size("moe_intermediate_size")
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
+        expert=FeedForward(d_model, inner, gated=True),
         count=count,
         active=fields.size("top_k_experts"),
-        router=Linear(inputs=d_model, outputs=count),
+        router=Linear(d_model, count),
         # A gain on the router's input, and one for each expert's output.
         entries=d_model + count,
     )
@@ -174,17 +174,17 @@ def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
     """Return the model with a second embedding of each token; each layer reads its own part."""
     rows = fields.size("vocab_size_per_layer_input")
     d_model, total = model.d_model, len(model.layers) * width
-    into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)
+    into, out = Linear(d_model, width), Linear(width, d_model)
     layers = map_layers(
         model.layers,
-        lambda layer: replace(layer, others=(into, out), norms=(*layer.norms, Norm(width=d_model))),
+        lambda layer: replace(layer, others=(into, out), norms=(*layer.norms, Norm(d_model))),
     )
     return replace(
         model,
         layers=tuple(layers),
-        tables=(*model.tables, Table(rows=rows, width=total)),
-        norms=(*model.norms, Norm(width=width)),
-        others=(Linear(inputs=d_model, outputs=total),),
+        tables=(*model.tables, Table(rows, total)),
+        norms=(*model.norms, Norm(width)),
+        others=(Linear(d_model, total),),
     )
 
 
@@ -208,19 +208,17 @@ def _build(
 
     def build_layer(kind: _Kind) -> Layer:
         config, reads = _attend(fields, kind), kind.reads_layer is not None
-        dense = FeedForward(
-            d_model=d_model, d_ff=2 * d_ff if widened and reads else d_ff, gated=True
-        )
+        dense = FeedForward(d_model, 2 * d_ff if widened and reads else d_ff, gated=True)
         own_norms = 1 if reads else 2
         return Layer(
             attention=ProjectedAttention(
                 config=config,
-                norms=(Norm(width=config.size_per_head),) * own_norms,
+                norms=(Norm(config.size_per_head),) * own_norms,
                 reads_layer=kind.reads_layer,
                 storage="both" if kind.equal else "needed",
             ),
             feed_forward=(dense,) if experts is None else (dense, experts),
-            norms=(Norm(width=d_model),) * (4 if experts is None else 7),
+            norms=(Norm(d_model),) * (4 if experts is None else 7),
         )
 
     notes = (_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else ()
@@ -252,13 +250,13 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
     width, rank = fields.size("hidden_size_per_layer_input"), fields.size("laurel_rank")
     # The streams, a low-rank connection, and the per-layer input.
     others = (
-        Linear(inputs=streams, outputs=streams),
-        Linear(inputs=streams, outputs=streams**2),
-        Linear(inputs=d_model, outputs=streams),
-        Linear(inputs=d_model, outputs=rank),
-        Linear(inputs=rank, outputs=d_model),
-        Linear(inputs=d_model, outputs=width),
-        Linear(inputs=width, outputs=d_model),
+        Linear(streams, streams),
+        Linear(streams, streams**2),
+        Linear(d_model, streams),
+        Linear(d_model, rank),
+        Linear(rank, d_model),
+        Linear(d_model, width),
+        Linear(width, d_model),
     )
 
     def build(one: tuple[str, int | None, int]) -> Layer:
@@ -269,11 +267,11 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
         return Layer(
             attention=ProjectedAttention(
                 config=config,
-                norms=(Norm(width=config.size_per_head),) * own_norms,
+                norms=(Norm(config.size_per_head),) * own_norms,
                 reads_layer=source,
             ),
-            feed_forward=(FeedForward(d_model=d_model, d_ff=d_ff, gated=True),),
-            norms=(Norm(width=d_model),) * 7,
+            feed_forward=(FeedForward(d_model, d_ff, gated=True),),
+            norms=(Norm(d_model),) * 7,
             others=others,
             entries=d_model,
             # A matrix mixes the streams of each token; the router of the streams runs twice.
@@ -282,21 +280,15 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
 
     vocabulary = fields.size("vocab_size")
     rows = fields.size("vocab_size_per_layer_input")
-    stream = Linear(inputs=d_model, outputs=d_model)
+    stream = Linear(d_model, d_model)
     return build_decoder(
         fields,
         name,
         build_each([*zip(types, sources, _read_widths(fields, layers), strict=True)], build),
         tied=True,
-        tables=(
-            Table(rows=vocabulary, width=d_model),
-            Table(rows=rows, width=layers * width),
-        ),
-        norms=(Norm(width=d_model), Norm(width=width)),
-        others=(
-            Linear(inputs=d_model, outputs=layers * width),
-            *(stream,) * (2 * (streams - 1)),
-        ),
+        tables=(Table(vocabulary, d_model), Table(rows, layers * width)),
+        norms=(Norm(d_model), Norm(width)),
+        others=(Linear(d_model, layers * width), *(stream,) * (2 * (streams - 1))),
     )
 
 

@@ -25,7 +25,7 @@ def _read_mamba(
     layer = Layer(
         attention=mixer(fields),
         feed_forward=(),
-        norms=(Norm(width=fields.size("hidden_size")),),
+        norms=(Norm(fields.size("hidden_size")),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "n_layer")
     return build_decoder(fields, name, layers, tied=tied)
@@ -54,7 +54,7 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     if set(kinds) - set(MARKS.values()):
         raise fields.refuse("layers_block_type", f"words from {', '.join(MARKS.values())}")
     d_model, one = fields.size("hidden_size"), fields.replace(num_hidden_layers=1)
-    norm = Norm(width=d_model)
+    norm = Norm(d_model)
 
     def build(kind: str) -> Layer:
         plain = Layer(
@@ -69,9 +69,7 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
             return replace(plain, attention=recurrent.read_mamba2(fields))
         if kind == "mlp":
             bias, inner = fields.flag("mlp_bias", default=False), fields.size("intermediate_size")
-            return replace(
-                plain, feed_forward=(FeedForward(d_model=d_model, d_ff=inner, bias=bias),)
-            )
+            return replace(plain, feed_forward=(FeedForward(d_model, inner, bias=bias),))
         return replace(plain, feed_forward=(_read_experts(fields),))
 
     return build_decoder(fields, name, build_each(kinds, build), tied=None)
@@ -84,15 +82,13 @@ def _read_experts(fields: Fields) -> Experts:
     d_model, count = fields.size("hidden_size"), fields.size("n_routed_experts")
     shared = fields.count("n_shared_experts") and fields.size("moe_shared_expert_intermediate_size")
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=fields.size("moe_intermediate_size")),
+        expert=FeedForward(d_model, fields.size("moe_intermediate_size")),
         count=count,
         active=fields.size("num_experts_per_tok"),
-        shared=FeedForward(
-            d_model=d_model, d_ff=shared, bias=fields.flag("mlp_bias", default=False)
-        )
+        shared=FeedForward(d_model, shared, bias=fields.flag("mlp_bias", default=False))
         if shared
         else None,
-        router=Linear(inputs=d_model, outputs=count),
+        router=Linear(d_model, count),
     )
 
 
@@ -127,14 +123,14 @@ _RECURRENT_GEMMA = Recipe(
 
 def _read_rwkv(fields: Fields, name: str) -> Model:
     d_model = fields.size("hidden_size")
-    norm = Norm(width=d_model, bias=True)
+    norm = Norm(d_model, bias=True)
     inner = fields.size("intermediate_size", default=4 * d_model)
     layer = Layer(
         attention=recurrent.read_time_mixing(fields),
-        feed_forward=(FeedForward(d_model=d_model, d_ff=inner),),
+        feed_forward=(FeedForward(d_model, inner),),
         norms=(norm, norm),
         # The gate of channel mixing.
-        others=(Linear(inputs=d_model, outputs=d_model),),
+        others=(Linear(d_model, d_model),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers")
     # One more norm comes after the embedding.
@@ -145,14 +141,14 @@ def _read_xlstm(fields: Fields, name: str) -> Model:
     d_model, bias = fields.size("hidden_size"), fields.flag("use_bias", default=False)
     multiple = fields.size("ffn_round_up_to_multiple_of", default=64)
     inner = recurrent.round_up(d_model * fields.number("ffn_proj_factor", default=2.667), multiple)
-    norm = Norm(width=d_model, bias=bias)
+    norm = Norm(d_model, bias=bias)
     layer = Layer(
         attention=recurrent.read_matrix_memory(fields),
-        feed_forward=(FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias),),
+        feed_forward=(FeedForward(d_model, inner, gated=True, bias=bias),),
         norms=(norm, norm),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "num_blocks")
-    norms = (Norm(width=d_model),) if fields.flag("add_out_norm", default=True) else ()
+    norms = (Norm(d_model),) if fields.flag("add_out_norm", default=True) else ()
     return build_decoder(fields, name, layers, tied=None, norms=norms)
 
 

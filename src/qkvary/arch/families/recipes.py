@@ -171,7 +171,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
         raise fields.refuse("num_attention_heads_per_layer", "num_attention_heads in every entry")
-    norm = Norm(width=d_model, bias=recipe.norm_bias)
+    norm = Norm(d_model, bias=recipe.norm_bias)
     norms = 1 if read_flag(fields, recipe.parallel) else recipe.norms
     norms += 2 * read_flag(fields, recipe.post_norms)
     kinds = list_kinds(recipe, fields)
@@ -181,7 +181,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner: tuple[Norm, ...] = ()
         if recipe.inner_norms and isinstance(network, FeedForward):
-            inner = (Norm(width=network.d_ff),)
+            inner = (Norm(network.d_ff),)
         mixer = (recipe.recurrent or {}).get(kind.mixing)
         if mixer is not None:
             attention = mixer(fields)
@@ -324,8 +324,8 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
         multiple = fields.size("block_multiple_of", default=256)
         d_ff = -(-int(scale * (2 * d_ff // 3)) // multiple) * multiple
     return FeedForward(
-        d_model=fields.size("hidden_size", "n_embd", "d_model"),
-        d_ff=d_ff,
+        fields.size("hidden_size", "n_embd", "d_model"),
+        d_ff,
         gated=recipe.gated,
         bias=read_flag(fields, recipe.mlp_bias),
     )
@@ -338,15 +338,13 @@ def read_experts(recipe: Recipe, fields: Fields) -> Experts:
     width = fields.size(routed.width)
     shared = _shared_width(routed, fields, width)
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=width, gated=True, bias=routed.bias),
+        expert=FeedForward(d_model, width, gated=True, bias=routed.bias),
         count=count,
         active=fields.size(*ACTIVE),
-        shared=FeedForward(
-            d_model=d_model, d_ff=shared, gated=True, bias=read_flag(fields, recipe.mlp_bias)
-        )
+        shared=FeedForward(d_model, shared, gated=True, bias=read_flag(fields, recipe.mlp_bias))
         if shared
         else None,
-        router=Linear(inputs=d_model, outputs=count, bias=routed.bias),
+        router=Linear(d_model, count, bias=routed.bias),
         entries=(count if routed.corrected else 0)
         + (d_model if routed.gated_sharing and shared else 0),
     )
@@ -421,9 +419,9 @@ def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention
     if has_head_norms(recipe, fields):
         is_wide = recipe.head_norm == "qk-norm-wide"
         each = (heads.count, heads.kv_count) if is_wide else (1, 1)
-        norms = tuple(Norm(width=size * count) for count in each)
+        norms = tuple(Norm(size * count) for count in each)
     if recipe.inner_norms:
-        norms = (*norms, Norm(width=heads.d_model))
+        norms = (*norms, Norm(heads.d_model))
     entries = heads.count * recipe.per_head + size * recipe.head_entries
     return ProjectedAttention(config=config, norms=norms, entries=entries)
 
@@ -437,4 +435,4 @@ def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
         size = fields.size("v_head_dim")
     outputs = heads.count * (1 if recipe.gate == "head" else size)
     bias = recipe.gate == "query" and read_flag(fields, recipe.bias)
-    return (Linear(inputs=heads.d_model, outputs=outputs, bias=bias),)
+    return (Linear(heads.d_model, outputs, bias=bias),)
