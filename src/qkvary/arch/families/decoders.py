@@ -190,10 +190,7 @@ RECIPES: Mapping[str, Recipe] = {
         defaults={"num_key_value_heads": 4, "sliding_window": 4096},
     ),
     "qwen3_vl_moe_text": Recipe(
-        head_norm="qk-norm",
-        windows="none",
-        routed=Routed(),
-        defaults={"num_key_value_heads": 16},
+        head_norm="qk-norm", windows="none", routed=Routed(), defaults={"num_key_value_heads": 16}
     ),
     "afmoe": Recipe(
         head_norm="qk-norm",
@@ -271,10 +268,7 @@ RECIPES: Mapping[str, Recipe] = {
         needs_types=True, recurrent=_MAMBA2, width="shared_intermediate_size", routed=_WIDE_SHARED
     ),
     "jamba": Recipe(
-        bias=False,
-        others="mamba",
-        recurrent={"mamba": recurrent.read_mamba},
-        routed=_WIDE_EXPERTS,
+        bias=False, others="mamba", recurrent={"mamba": recurrent.read_mamba}, routed=_WIDE_EXPERTS
     ),
     "kimi_linear": Recipe(
         latent=True, needs_types=True, recurrent=_KIMI_DELTA, routed=_COUNTED, tied=None
