@@ -7,10 +7,10 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
@@ -28,20 +28,6 @@ _EQUAL_NOTE = (
     "keys and values of global layers are computed from one tensor; both are counted, because "
     "engines store both"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """The properties in which the attention layers of a stack differ."""
-
-    heads: Heads
-    window: int | None
-    """Number of tokens that a query sees; ``None`` for a global layer."""
-    rotation: PositionConfig
-    equal: bool = False
-    """Whether keys and values read one projection."""
-    reads_layer: int | None = None
-    """The layer whose keys and values are read; ``None`` if the layer has its own."""
 
 
 _GEMMA4 = Recipe(
@@ -65,7 +51,7 @@ _GEMMA4_UNIFIED = Recipe(
 def _read_gemma4(fields: Fields, name: str, *, recipe: Recipe) -> Model:
     fields = complete(recipe, fields)
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
-    model = _build(fields, name, _read_gemma4_kinds(fields), experts)
+    model = _build(fields, name, _read_attentions(fields), experts)
     width = fields.count("hidden_size_per_layer_input")
     return _add_inputs(fields, model, width) if width else model
 
@@ -79,33 +65,44 @@ def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
     return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
 
 
-def _read_gemma4_kinds(fields: Fields) -> tuple[_Kind, ...]:
+def _read_attentions(fields: Fields) -> tuple[ProjectedAttention, ...]:
+    """Return the attention of each layer."""
     fields.require({"use_bidirectional_attention": ("vision",)})
     # The last layer is always global, as in transformers.
     types = (*_read_types(fields, period=6)[:-1], GLOBAL)
-    window = fields.size("sliding_window")
-    equal = fields.flag("attention_k_eq_v", default=False)
-    rotations = {kind: _read_gemma4_rotation(fields, kind) for kind in LAYER_TYPES}
-    kinds = tuple(
-        _Kind(
-            heads=_read_heads(fields, index, kind, equal=equal),
-            window=window if kind == LOCAL else None,
-            rotation=rotations[kind],
-            equal=equal and kind == GLOBAL,
-            reads_layer=source,
-        )
-        for index, (kind, source) in enumerate(
-            zip(types, _find_sources(fields, types), strict=True)
-        )
-    )
-    for index, kind in enumerate(kinds):
-        if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
+    heads = [_read_heads(fields, index, kind) for index, kind in enumerate(types)]
+    sources = _find_sources(fields, types)
+    for index, source in enumerate(sources):
+        if source is not None and heads[index] != heads[source]:
             raise fields.refuse(
                 "num_kv_shared_layers",
-                f"layer {index} to have the same heads as layer {kind.reads_layer}, "
-                "whose cache it reads,",
+                f"layer {index} to have the same heads as layer {source}, whose cache it reads,",
             )
-    return kinds
+    kinds = [*zip(types, heads, sources, strict=True)]
+    return build_each(kinds, lambda kind: _read_attention(fields, *kind))
+
+
+def _read_attention(
+    fields: Fields, kind: str, heads: Heads, source: int | None
+) -> ProjectedAttention:
+    equal = kind == GLOBAL and fields.flag("attention_k_eq_v", default=False)
+    bias = fields.flag("attention_bias", default=False)
+    config = heads.attend(
+        window=fields.size("sliding_window") if kind == LOCAL else None,
+        positions="rotary",
+        rotation=_read_gemma4_rotation(fields, kind),
+        bias=bias,
+        out_bias=bias,
+    )
+    if equal:
+        config = replace(config, variant=replace(config.variant, sharing=share("q", "k", "k")))
+    norm = Norm(config.size_per_head)
+    return ProjectedAttention(
+        config=config,
+        norms=(norm, norm) if source is None else (norm,),
+        reads_layer=source,
+        storage="both" if equal else "needed",
+    )
 
 
 def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
@@ -123,7 +120,7 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
     )
 
 
-def _read_heads(fields: Fields, index: int, kind: str, *, equal: bool) -> Heads:
+def _read_heads(fields: Fields, index: int, kind: str) -> Heads:
     """Return the heads of a layer, from ``per_layer_config`` or from the kind of layer."""
     dim, kv_count = fields.size("head_dim"), fields.size("num_key_value_heads")
     listed = fields.section("per_layer_config")
@@ -135,9 +132,8 @@ def _read_heads(fields: Fields, index: int, kind: str, *, equal: bool) -> Heads:
         kv_count = own.size("num_key_value_heads", default=kv_count)
     elif kind == GLOBAL:
         dim = fields.size("global_head_dim")
-        kv_count = (
-            fields.size("num_global_key_value_heads", default=kv_count) if equal else kv_count
-        )
+        if fields.flag("attention_k_eq_v", default=False):
+            kv_count = fields.size("num_global_key_value_heads", default=kv_count)
     return Heads(
         d_model=fields.size("hidden_size"),
         count=fields.size("num_attention_heads"),
@@ -188,41 +184,24 @@ def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
     )
 
 
-def _attend(fields: Fields, kind: _Kind) -> AttentionConfig:
-    bias = fields.flag("attention_bias", default=False)
-    config = kind.heads.attend(
-        window=kind.window, positions="rotary", rotation=kind.rotation, bias=bias, out_bias=bias
-    )
-    if not kind.equal:
-        return config
-    variant = replace(config.variant, sharing=share("q", "k", "k"))
-    return replace(config, variant=variant)
-
-
 def _build(
-    fields: Fields, name: str, kinds: Sequence[_Kind], experts: Experts | None = None
+    fields: Fields, name: str, attentions: Sequence[ProjectedAttention], experts: Experts | None
 ) -> Model:
     """Return the model with these layers; experts are added to each feed-forward network."""
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)
 
-    def build_layer(kind: _Kind) -> Layer:
-        config, reads = _attend(fields, kind), kind.reads_layer is not None
-        dense = FeedForward(d_model, 2 * d_ff if widened and reads else d_ff, gated=True)
-        own_norms = 1 if reads else 2
+    def build_layer(attention: ProjectedAttention) -> Layer:
+        wide = widened and attention.reads_layer is not None
+        dense = FeedForward(d_model, 2 * d_ff if wide else d_ff, gated=True)
         return Layer(
-            attention=ProjectedAttention(
-                config=config,
-                norms=(Norm(config.size_per_head),) * own_norms,
-                reads_layer=kind.reads_layer,
-                storage="both" if kind.equal else "needed",
-            ),
+            attention=attention,
             feed_forward=(dense,) if experts is None else (dense, experts),
             norms=(Norm(d_model),) * (4 if experts is None else 7),
         )
 
-    notes = (_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else ()
-    layers = build_each(kinds, build_layer)
+    notes = (_EQUAL_NOTE,) if any(one.storage == "both" for one in attentions) else ()
+    layers = build_each(attentions, build_layer)
     return build_decoder(fields, name, layers, tied=True, notes=notes)
 
 
