@@ -3,14 +3,20 @@
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from qkvary.arch.blocks import Experts, FeedForward, Layer
+from qkvary.arch.blocks import CompressedAttention, Compressor, Experts, FeedForward, Layer
 from qkvary.arch.families import recipes
-from qkvary.arch.families.attention_fields import LAYER_TYPES, note_predictors, read_latent
+from qkvary.arch.families.attention_fields import (
+    LAYER_TYPES,
+    build_decoder,
+    build_each,
+    note_predictors,
+    read_latent,
+)
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recipes import Recipe, Routed
 from qkvary.arch.models import Model, map_layers
@@ -243,6 +249,101 @@ def _read_longcat(fields: Fields, name: str) -> Model:
     return replace(dense, layers=(both, first) * len(dense.layers), notes=(note,) if zero else ())
 
 
+SPARSE = "compressed_sparse_attention"
+HEAVY = "heavily_compressed_attention"
+RATES = {SPARSE: 4, HEAVY: 128}
+"""Tokens per summary in layers of DeepSeek V4 if a configuration omits the rate."""
+TYPE_OF_RATIO: Mapping[object, str] = {0: LOCAL, 4: SPARSE, 128: HEAVY}
+"""The kind of layer for each ratio in published files of DeepSeek V4."""
+SCALES = 3
+"""Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
+
+
+_DEEPSEEK_V4 = Recipe(mlp_bias=("mlp_bias", False), routed=Routed(shared="count", shared_count=1))
+
+
+def _read_deepseek_v4(fields: Fields, name: str) -> Model:
+    """Return a DeepSeek V4, whose keys and values are one shared, compressed tensor."""
+    fields.require({"n_shared_experts": (1,), "num_key_value_heads": (1,)})
+    layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
+    streams = fields.size("hc_mult", default=4)
+    types = _read_layer_types(fields, layers)
+    # The number of layers whose experts are chosen by a table.
+    hashed = min(layers, fields.count("num_hash_layers", default=3))
+    if fields.has("mlp_layer_types"):
+        hashed = _cut(fields, "mlp_layer_types", layers, ("hash_moe", "moe")).count("hash_moe")
+    experts = recipes.read_experts(_DEEPSEEK_V4, fields)
+    connection = Linear(streams * d_model, (2 + streams) * streams)
+    norm = Norm(d_model)
+
+    def build_layer(kind: str) -> Layer:
+        return Layer(
+            attention=_read_compressed(fields, kind),
+            feed_forward=(experts,),
+            norms=(norm, norm),
+            others=(connection, connection),
+            entries=2 * (connection.outputs + SCALES),
+            products=2 * streams**2 * d_model,
+        )
+
+    tables = fields.size("vocab_size") * experts.active * hashed
+    note = (
+        f"{hashed} layers choose experts by hashing tokens; the {tables:,} entries of their hash "
+        "tables are not counted"
+    )
+    return build_decoder(
+        fields,
+        name,
+        build_each(types, build_layer),
+        tied=False,
+        others=(Linear(streams * d_model, streams),),
+        entries=streams + 1,
+        notes=(*note_predictors(fields, 1), *([note] if hashed else [])),
+    )
+
+
+def _read_compressed(fields: Fields, kind: str) -> CompressedAttention:
+    width, sparse, rate = fields.size("head_dim"), kind == SPARSE, None
+    if kind != LOCAL:
+        older = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}[kind]
+        nested = fields.nested("compress_rates")
+        rate = fields.size(older, default=nested.size(kind, default=RATES[kind]))
+    return CompressedAttention(
+        d_model=fields.size("hidden_size"),
+        num_heads=fields.size("num_attention_heads"),
+        head_dim=width,
+        q_rank=fields.size("q_lora_rank"),
+        o_groups=fields.size("o_groups"),
+        o_rank=fields.size("o_lora_rank"),
+        window=fields.size("sliding_window"),
+        compressor=None if rate is None else Compressor(width=width, rate=rate, overlapping=sparse),
+        indexer=Compressor(width=fields.size("index_head_dim"), rate=rate, overlapping=True)
+        if sparse and rate is not None
+        else None,
+        index_heads=fields.size("index_n_heads") if sparse else 0,
+        index_top=fields.size("index_topk") if sparse else 0,
+    )
+
+
+def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
+    if fields.has("layer_types"):
+        return _cut(fields, "layer_types", layers, (LOCAL, SPARSE, HEAVY))
+    if fields.has("compress_ratios"):
+        ratios = _cut(fields, "compress_ratios", layers, tuple(TYPE_OF_RATIO))
+        return [TYPE_OF_RATIO[ratio] for ratio in ratios]
+    # Two layers with many tokens per summary, then alternately few and many.
+    return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
+
+
+def _cut(fields: Fields, name: str, layers: int, choices: tuple[object, ...]) -> tuple[Any, ...]:
+    """Return one entry per layer, from a list that may have more entries than layers."""
+    found = (fields.items(name) or ())[:layers]
+    if len(found) < layers or not all(one in choices for one in found):
+        words = ", ".join(map(str, choices))
+        raise fields.refuse(name, f"at least {layers} entries from {words}")
+    return found
+
+
 READERS: Mapping[str, Reader] = {
     "doge": _read_doge,
     "jetmoe": _read_jetmoe,
@@ -256,4 +357,5 @@ READERS: Mapping[str, Reader] = {
     "hy_v4": _read_hy_v4,
     "dots3_note_text": _read_dots3,
     "longcat_flash": _read_longcat,
+    "deepseek_v4": _read_deepseek_v4,
 }

@@ -73,11 +73,12 @@ class Fields:
             raise self._wrong(names, "true or false", value)
         return default if value is None else value
 
-    def number(self, *names: str, default: float) -> float:
-        """Return a finite number."""
+    def number(self, *names: str, default: float | None = None) -> float:
+        """Return a finite number, which is required unless a default is given."""
         value = self._find(names)
+        value = default if value is None else value
         if value is None:
-            return default
+            raise self.missing(names)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
             raise self._wrong(names, "a number", value)
         return float(value)

@@ -5,7 +5,6 @@ A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -199,7 +198,7 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
         and fields.flag("tie_word_embeddings", default=recipe.tied),
         head_bias=read_flag(fields, recipe.head_bias),
         scale_embedding=block.scales_embedding,
-        logit_cap=_cap(fields, block.logit_cap),
+        logit_cap=_optional(fields, block.logit_cap),
     )
 
 
@@ -221,7 +220,7 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
         activation=known[name],
         norm=block.norm,
         norm_placement=block.placement,
-        norm_eps=fields.number(block.eps, default=1e-6),
+        norm_eps=fields.number(block.eps),
         bias=block.norm == "layernorm",
         parallel=read_flag(fields, block.parallel),
     )
@@ -243,25 +242,23 @@ def _attend(
     variant = replace(
         config.variant,
         positions="rotary" if rotates else "none",
-        soft_cap=_cap(fields, block.score_cap),
+        soft_cap=_optional(fields, block.score_cap),
         head_norm=recipe.head_norm if has_head_norms(recipe, fields) else "none",
     )
-    eps, scale = fields.number(block.eps, default=1e-6), block.scale
     return replace(
         config,
         variant=variant,
         position=replace(position, scaling=scaling),
         scale=ScaleConfig(
-            channels=None if scale is None else fields.number(scale, default=1.0),
-            norm_eps=eps,
+            channels=_optional(fields, block.scale),
+            norm_eps=fields.number(block.eps),
             norm_adds_one=block.norm == "rmsnorm-plus-one",
         ),
     )
 
 
-def _cap(fields: Fields, name: str | None) -> float | None:
-    has_cap = name is not None and fields.has(name)
-    return fields.number(name, default=math.inf) if name is not None and has_cap else None
+def _optional(fields: Fields, name: str | None) -> float | None:
+    return None if name is None or not fields.has(name) else fields.number(name)
 
 
 def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:

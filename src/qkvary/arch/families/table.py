@@ -3,21 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.arch.families import (
-    classic,
-    decoders,
-    deepseek,
-    encoder_decoder,
-    extended,
-    gemma,
-    hybrid,
-)
+from qkvary.arch.families import classic, decoders, encoder_decoder, extended, gemma, hybrid
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Reader] = {
     model_type: read
-    for file in (classic, gemma, deepseek, decoders, extended, hybrid, encoder_decoder)
+    for file in (classic, gemma, decoders, extended, hybrid, encoder_decoder)
     for model_type, read in file.READERS.items()
 }
 """The function that reads each family's configuration, by ``model_type``."""
