@@ -125,11 +125,8 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
 
 def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[Made]:
     """Return ``make(layer)`` for each layer, computed once for a layer that occurs repeatedly."""
-    numbers = [*map(id, layers)]
-    made = {
-        number: make(layer) for number, layer in dict(zip(numbers, layers, strict=True)).items()
-    }
-    return [*map(made.__getitem__, numbers)]
+    made = {number: make(layer) for number, layer in {id(one): one for one in layers}.items()}
+    return [made[id(layer)] for layer in layers]
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
@@ -137,9 +134,8 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
     Layers are compared by identity, because comparing thousands of layers by value would be slow.
     """
-    numbers = [*map(id, layers)]
-    found = dict(zip(numbers, layers, strict=True))
-    return [(found[number], count) for number, count in Counter(numbers).items()]
+    found = {id(layer): layer for layer in layers}
+    return [(found[number], count) for number, count in Counter(map(id, layers)).items()]
 
 
 def as_model(network: Network, name: str = "network") -> Model:
@@ -158,19 +154,12 @@ def as_model(network: Network, name: str = "network") -> Model:
 def block_layers(network: Network) -> tuple[Layer, ...]:
     """Return the blocks of a network, leaving out any cross attention."""
     norms, block = block_norms(network), network.block
-    feed_forward = FeedForward(
-        network.d_model,
-        block.d_ff,
-        gated=block.is_gated,
-        bias=block.has_feed_forward_bias,
-    )
+    bias = block.has_feed_forward_bias
+    dense = FeedForward(network.d_model, block.d_ff, gated=block.is_gated, bias=bias)
 
     def build(config: AttentionConfig) -> Layer:
-        return Layer(
-            attention=ProjectedAttention(config=config),
-            feed_forward=(feed_forward,),
-            norms=norms * block.norms,
-        )
+        attention = ProjectedAttention(config=config)
+        return Layer(attention=attention, feed_forward=(dense,), norms=norms * block.norms)
 
     first, *others = map_layers(network.layers, build)
     if network.shared_blocks:
@@ -180,9 +169,9 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
     """Return the normalisation of one sublayer of a block; empty if blocks have none."""
-    has_bias = network.block.norm == "layernorm" and network.block.bias
-    norm = Norm(network.d_model, bias=has_bias)
-    return () if network.block.norm == "none" else (norm,)
+    kind = network.block.norm
+    norm = Norm(network.d_model, bias=kind == "layernorm" and network.block.bias)
+    return () if kind == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
