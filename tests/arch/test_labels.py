@@ -99,7 +99,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
             for text in ("q,k=w", "q,q,v", "q,k", "x,x,x,x")
         ),
         ("GQA-2/2", "expected the number of KV heads once, got 'GQA-2/2'"),
-        ("Q-K=V/two", "expected a number of KV heads after '/', got 'Q-K=V/two'"),
+        ("Q-K=V/two", "heads after '/', as in Q-K=V/4, got 'Q-K=V/two'"),
         ("QKV@foo", "expected options from relative, alibi, rotary, "),
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
         ("QKV@linear@linear-relu", "expected one core option, got two in 'QKV@linear@linear-relu'"),

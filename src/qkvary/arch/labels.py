@@ -87,19 +87,18 @@ def parse_variant(text: str) -> Variant:
     if not compact or match is None:
         raise _unknown(text)
     base, group = match["base"], _HEADS.fullmatch(match["base"])
-    heads = _parse_heads(match["heads"], text) if match["heads"] else None
+    if match["heads"] and not match["heads"].isdecimal():
+        raise ValueError(f"expected a number of KV heads after '/', as in Q-K=V/4, got {text!r}")
+    heads = int(match["heads"]) if match["heads"] else None
     if group:
         if heads is not None:
             raise ValueError(f"expected the number of KV heads once, got {text!r}")
         base, heads = ("Q-K=V" if group["tied"] else "QKV"), int(group["count"] or 1)
     sharing = _parse_sharing(_MARK.sub("", base), text)
     options = [option for option in match["options"].split("@") if option]
-    fields: dict[str, Any] = {
-        "sharing": sharing,
-        "num_kv_heads": heads,
-        "plus": bool(match["plus"]),
-    }
-    return Variant(**fields | _parse_marks(base, sharing, text) | _parse_options(options, text))
+    marks, terms = _parse_marks(base, sharing, text), _parse_options(options, text)
+    plus = bool(match["plus"])
+    return Variant(sharing=sharing, num_kv_heads=heads, plus=plus, **marks, **terms)
 
 
 def parse_label(text: str) -> AnyVariant:
@@ -123,12 +122,12 @@ def parse_label(text: str) -> AnyVariant:
             f"got {text!r}"
         )
     variants = [parse_variant(run["label"]) for run in runs]
-    layers = [one for one, count in zip(variants, counts, strict=True) for _ in range(count)]
-    joined = join_layers(layers)
+    pairs = zip(variants, counts, strict=True)
+    joined = join_layers([one for one, count in pairs for _ in range(count)])
     if len({*variants}) == 1:
         raise ValueError(
             f"expected several variants with numbers of layers, got {text!r}; the one variant of "
-            f"all layers is {format_label(variants[0])}"
+            f"all layers is {format_label(joined)}"
         )
     return joined
 
@@ -200,14 +199,6 @@ def _format_options(variant: Variant) -> str:
         if value != DEFAULTS[name]:
             text += f"@{prefix}{'' if value is True else value}"
     return text
-
-
-def _parse_heads(text: str, whole: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(
-            f"expected a number of KV heads after '/', got {whole!r}; for example Q-K=V/4"
-        )
-    return int(text)
 
 
 def _parse_sharing(base: str, whole: str) -> Sharing:

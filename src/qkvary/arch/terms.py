@@ -18,23 +18,12 @@ Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearTerms:
-    """The fields of a variant that apply to linear attention only."""
-
-    decay: Decay = "none"
-    """Whether weights decay with distance, by a factor per KV head."""
-    normaliser: Normaliser = "sum"
-    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
-    1, appendix A.1, decays only the state), or none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleTerms(LinearTerms):
+class RoleTerms:
     """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: each head gets a rotated query from a separate
-    projection, all heads share one rotated key, and their products are added to the scores."""
+    """Channels of decoupled rotary positions: products of a further rotated query per head and one
+    rotated key, which all heads share, are added to the scores."""
     latent: int | None = None
     """Width of a shared latent from which two matrices make the key and the value."""
     kv_norm: bool = False
@@ -46,10 +35,7 @@ class RoleTerms(LinearTerms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores.
-
-    One choice of ``positions`` is a role term: ``rotary`` rotates query and key, not the scores.
-    """
+    """The fields of a variant that determine its scores; rotary positions rotate the roles."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j); weights of a 2D sinusoid give tau and g."""
@@ -70,6 +56,11 @@ class ScoreTerms(RoleTerms):
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """The function that turns scores into weights (:data:`CORES`)."""
+    decay: Decay = "none"
+    """Whether weights of linear attention decay with distance, by a factor per KV head."""
+    normaliser: Normaliser = "sum"
+    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
+    1, appendix A.1, decays only the state), or none."""
     own: str | None = None
     """The name of a score term, core or layer from a user's file (:data:`OWN`)."""
 
