@@ -114,6 +114,8 @@ class Encoder:
 
 
 def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer, ...]:
+    if isinstance(variant, Variant):
+        return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
     # Equal layers are one object, which counting relies on.
     made: dict[tuple[int, Variant], Layer] = {}
     pairs = [*zip(layers, variant.for_layers(len(layers)), strict=True)]
@@ -125,8 +127,10 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
 
 def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[Made]:
     """Return ``make(layer)`` for each layer, computed once for a layer that occurs repeatedly."""
-    made = {number: make(layer) for number, layer in {id(one): one for one in layers}.items()}
-    return [made[id(layer)] for layer in layers]
+    numbers = [*map(id, layers)]
+    found = dict(zip(numbers, layers, strict=True))
+    made = {number: make(layer) for number, layer in found.items()}
+    return [*map(made.__getitem__, numbers)]
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
@@ -134,8 +138,9 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
     Layers are compared by identity, because comparing thousands of layers by value would be slow.
     """
-    found = {id(layer): layer for layer in layers}
-    return [(found[number], count) for number, count in Counter(map(id, layers)).items()]
+    numbers = [*map(id, layers)]
+    found = dict(zip(numbers, layers, strict=True))
+    return [(found[number], count) for number, count in Counter(numbers).items()]
 
 
 def as_model(network: Network, name: str = "network") -> Model:
