@@ -50,6 +50,11 @@ _GEMMA4_UNIFIED = Recipe(
 
 def _read_gemma4(fields: Fields, name: str, *, recipe: Recipe) -> Model:
     fields = complete(recipe, fields)
+    listed = fields.section("per_layer_config")
+    if listed is not None:
+        # Keys are integers in Python, but strings in JSON.
+        named = {str(index): one for index, one in listed.content.items()}
+        fields = fields.replace(per_layer_config=named)
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
     model = _build(fields, name, _read_attentions(fields), experts)
     width = fields.count("hidden_size_per_layer_input")
