@@ -1,7 +1,4 @@
-"""One attention layer with its sizes: everything that modules, costs and caches are derived from.
-
-The blocks around the layer are in ``arch.networks``.
-"""
+"""One attention layer with its sizes, from which modules, costs and caches are derived."""
 
 import functools
 import math
@@ -181,8 +178,8 @@ class AttentionConfig:
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """The implementation of the core; ``auto`` chooses by shape, never by timing. For linear
-    attention, ``explicit`` computes the scores of all pairs, ``auto`` sums over chunks."""
+    """The implementation of the core; ``auto`` chooses by shape. In linear attention, ``explicit``
+    computes the scores of all pairs, ``auto`` sums over chunks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))

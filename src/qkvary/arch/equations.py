@@ -37,7 +37,6 @@ def write_equation(variant: Variant) -> str:
 def write_weights(variant: Variant, query: str, key: str) -> str:
     """Return the equation of the attention weights, from the equations of query and key."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
-    key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
     first, second = map(_group, bare)
     roles = {"query": first, "key": second, "bare_query": bare[0], "bare_key": bare[1]}
@@ -57,9 +56,9 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
     """Return the equation of the weighted sum of values, from equations of its two factors."""
-    value = _write_key_value(variant, value, "v")
+    value = _change(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
-        return f"R⁻¹({weights} {_change(variant, value, 'v')})"
+        return f"R⁻¹({weights} R({value}))"
     return f"{weights} {_group(value)}"
 
 
@@ -102,16 +101,9 @@ def _write_source(variant: Variant, source: Source) -> str:
     return f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
 
 
-def _write_key_value(variant: Variant, source: str, letter: str) -> str:
-    for term in variant.terms:
-        if term.key_value is not None:
-            source = term.key_value.format(source=source, letter=letter)
-    return source
-
-
 def _change(variant: Variant, role: str, letter: str) -> str:
     for term in variant.terms:
-        if term.role is not None:
+        if letter in term.letters:
             role = term.role.format(role=role, letter=letter)
     return role
 

@@ -122,11 +122,7 @@ def modern_network(
 def make_portable(
     network: LanguageModelConfig, variant: Variant | str = PORTABLE
 ) -> LanguageModelConfig:
-    """Return a modern language model in a form that engines can run as latent attention.
-
-    Its key and value are one normalised tensor, its positions are decoupled rotary ones, and every
-    norm has the epsilon that such engines use.
-    """
+    """Return a modern language model in a form that engines can run as latent attention."""
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
 
@@ -233,8 +229,7 @@ def choose_network(
 ) -> LanguageModelConfig:
     """Return ``given`` if it is a network, or the network with the name ``given``.
 
-    If ``given`` is ``None``, return a modern network with the given sizes. ``sizes`` maps argument
-    names of :func:`modern_network` to values; ``None`` means not given.
+    Without ``given``, return the :func:`modern_network` of ``sizes``, where ``None`` is no size.
     """
     if isinstance(given, str):
         given = find_network(given)

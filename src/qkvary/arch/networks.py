@@ -1,7 +1,6 @@
 """Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
-A network has one attention configuration for all blocks, or one per block. Subclasses define its
-input, which is tokens for a ``TokenNetwork``.
+A network has one attention configuration for all blocks, or one per block.
 """
 
 import math
@@ -20,6 +19,7 @@ Norm = Literal["layernorm", "rmsnorm", "rmsnorm-plus-one", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream", "output", "sandwich"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
+"""Absolute positions; sinusoids have sine and cosine interleaved, or in two halves."""
 Pooling = Literal["none", "mean"]
 
 
@@ -31,8 +31,7 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Nonlinearity of the feed-forward network. ``gelu-tanh`` is GPT-2's approximation of GELU;
-    ``swiglu`` and ``geglu-tanh`` have a third matrix and no biases."""
+    """``gelu-tanh`` is GPT-2's approximation; gated ones have a third matrix and no biases."""
     norm: Norm = "layernorm"
     """Kind of normalisation; ``none``: no normalisation in the whole stack. ``rmsnorm-plus-one``
     multiplies by its learned weights plus one."""
@@ -181,9 +180,7 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic and the set-anomaly tasks: it predicts a class per token.
-
-    With pooling it classifies sequences.
+    """The encoder of the synthetic and the set-anomaly tasks: a class per token or per sequence.
 
     Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """
@@ -191,8 +188,7 @@ class EncoderConfig(TokenNetwork):
     classes: int
     """Number of classes per token, or per sequence with pooling."""
     positions: Positions = "sinusoidal"
-    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
-    interleaved, or in two halves."""
+    """Absolute positions that are added to the embedded tokens."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
@@ -212,8 +208,7 @@ class LanguageModelConfig(TokenNetwork):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"
-    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
-    interleaved, or in two halves."""
+    """Absolute positions that are added to the embedded tokens."""
     tied_head: bool = True
     """Whether the output head is the embedding."""
     head_bias: bool = False
@@ -285,16 +280,14 @@ class CrossSharing:
     variant: Callable[[Variant], Variant]
     """Returns the variant of cross attention for a variant of self-attention."""
     make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
-    """Makes a special layer, which cannot decode step by step, from the configurations of
-    self-attention and of cross attention. ``None``: the usual layer."""
+    """Makes a special layer from the configurations of self-attention and of cross attention."""
 
 
 CROSS_SHARINGS = {
     "none": CrossSharing(variant=lambda _: QKV),
     "same": CrossSharing(variant=lambda own: own),
 }
-"""The kinds of cross attention, by the value of ``cross_sharing``; ``papers.cross_sharings`` adds
-those of published code when it is imported."""
+"""The kinds of cross attention; ``papers.cross_sharings`` adds those of published code."""
 
 
 @stored("EncoderDecoderConfig")
@@ -302,8 +295,7 @@ those of published code when it is imported."""
 class EncoderDecoderConfig(TokenNetwork):
     """An encoder, and a decoder of equal depth that attends to the encoder's output.
 
-    ``attention`` and ``vocabulary`` are those of the decoder. The encoder has the same layers but
-    is not causal. Source and target have separate embedding tables.
+    ``attention`` and ``vocabulary`` are those of the decoder; the encoder is not causal.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -313,8 +305,8 @@ class EncoderDecoderConfig(TokenNetwork):
     padding: int = 1
     """The token id that pads shorter sequences of a batch, in source and target."""
     cross_sharing: str = "none"
-    """The variant of cross attention. ``none``: QKV without score terms. ``same``: the variant of
-    self-attention. ``CROSS_SHARINGS`` has all values, including those of published code."""
+    """The variant of cross attention: QKV (``none``), that of self-attention (``same``), or another
+    entry of ``CROSS_SHARINGS``."""
     positions: Positions = "sinusoidal"
     """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True

@@ -1,6 +1,6 @@
 """Rotary positions that are scaled to longer texts: one divisor for each frequency.
 
-Torch-free. A frequency turns one pair of channels. ``nn.layout`` and GGUF files use the divisors.
+A frequency turns one pair of channels.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
 """
@@ -37,11 +37,9 @@ class RotaryScaling:
     original_tokens: int = 1
     """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
-    """Frequencies that turn at most this many times in the original text are divided by the whole
-    factor (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
+    """Frequencies that turn at most this many times in the original text get the whole factor."""
     fast: float = 32.0
-    """Frequencies that turn at least this many times are not divided (``yarn``: beta_fast,
-    ``llama3``: high_freq_factor)."""
+    """Frequencies that turn at least this many times are not divided."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()

@@ -109,10 +109,10 @@ class TermEntry:
     """The meaning of the term, as a clause of a sentence."""
     scores: str = "{scores}"
     """The equation of the scores with the term."""
-    role: str | None = None
-    """The equation of query and key with the term, in ``{role}`` and its ``{letter}``."""
-    key_value: str | None = None
-    """The equation of key or value with the term, in ``{source}`` and the role's letter."""
+    role: str = "{role}"
+    """The equation of a role with the term, in ``{role}`` and its ``{letter}``."""
+    letters: str = "qk"
+    """The letters of the roles that the term changes."""
     where: str = ""
     """Definitions of the symbols in the equations."""
     is_symmetric: bool = True
@@ -190,7 +190,8 @@ TERMS: tuple[TermEntry, ...] = (
         "kv_norm",
         "kv_norm",
         "the tensor that key and value share is normalised over all KV heads",
-        key_value="N({source})",
+        role="N({role})",
+        letters="kv",
         where=(
             "N divides each token by the root mean square of all its KV heads, √(mean c² + 1e-6), "
             "and multiplies each channel by a learned gain"
@@ -201,7 +202,8 @@ TERMS: tuple[TermEntry, ...] = (
         "latent",
         "latent",
         "key and value are each made from a latent of {value} channels",
-        key_value="{source} B{letter}",
+        role="{role} B{letter}",
+        letters="kv",
         where="x Wk is the latent of {value} channels, which all heads share",
         is_symmetric=False,
     ),

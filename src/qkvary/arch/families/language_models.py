@@ -211,10 +211,8 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     known = GATED if dense.gated else PLAIN
     if name not in known:
         raise fields.refuse(block.activation, f"one of {', '.join(known)}")
-    if dense.gated and dense.bias:
-        raise fields.refuse(_name(recipe.mlp_bias), "false")
-    if not dense.gated and dense.bias is not True and block.norm == "layernorm":
-        raise fields.refuse(_name(recipe.mlp_bias), "true")
+    if dense.bias == dense.gated and not isinstance(recipe.mlp_bias, bool):
+        raise fields.refuse(recipe.mlp_bias[0], str(not dense.gated).lower())
     return BlockConfig(
         d_ff=dense.d_ff,
         activation=known[name],
@@ -224,10 +222,6 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
         bias=block.norm == "layernorm",
         parallel=read_flag(fields, block.parallel),
     )
-
-
-def _name(flag: Flag) -> str:
-    return "" if isinstance(flag, bool) else flag[0]
 
 
 def _attend(

@@ -65,7 +65,7 @@ class Routed:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRecipe:
-    """The structure of a family's attention layers, and its fields that configure them."""
+    """The attention layers of a family: their structure, and the fields that configure them."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
