@@ -19,9 +19,12 @@ OPT_OFFSET = 2
 """Rows of OPT's learned positions that belong to no token."""
 
 
-def _read_gpt2(fields: Fields, name: str) -> Model:
+def _read_gpt2(fields: Fields, name: str, *, may_share_heads: bool = False) -> Model:
+    """Return a GPT-2, or a StarCoder, whose KV head all query heads may share."""
     fields.require({"add_cross_attention": (False,)})
     heads = _gpt_heads(fields)
+    if may_share_heads and fields.flag("multi_query", default=True):
+        heads = replace(heads, kv_count=1)
     layer = _build_layer(heads, d_ff=fields.size("n_inner", default=4 * heads.d_model))
     return _build(fields, name, layer, **_learn_positions(fields, heads))
 
@@ -143,15 +146,6 @@ def _read_gptj(fields: Fields, name: str) -> Model:
     return _build(fields, name, layer, tied=False, head_bias=True)
 
 
-def _read_bigcode(fields: Fields, name: str) -> Model:
-    model = _read_gpt2(fields.replace(add_cross_attention=False), name)
-    if not fields.flag("multi_query", default=True):
-        return model
-    config = replace(_gpt_heads(fields), kv_count=1).attend(bias=True, out_bias=True)
-    layer = replace(model.layers[0], attention=ProjectedAttention(config=config))
-    return replace(model, layers=(layer,) * len(model.layers))
-
-
 def _read_gpt_neo(fields: Fields, name: str) -> Model:
     heads, layers = _equal_heads(fields, heads=("num_heads",)), fields.layers("num_layers")
     window = fields.size("window_size", default=256)
@@ -265,7 +259,7 @@ READERS: Mapping[str, Reader] = {
     "phi": partial(_read_phi, parallel=True),
     "gptj": _read_gptj,
     "codegen": _read_gptj,
-    "gpt_bigcode": _read_bigcode,
+    "gpt_bigcode": partial(_read_gpt2, may_share_heads=True),
     "gpt_neo": _read_gpt_neo,
     "mpt": _read_mpt,
     "xglm": _read_xglm,

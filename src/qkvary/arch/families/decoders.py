@@ -21,6 +21,7 @@ _CONVOLUTION = {"conv": recurrent.read_short_convolution}
 _GATED_DELTA = {"linear_attention": recurrent.read_gated_delta}
 _KIMI_DELTA = {"linear_attention": recurrent.read_kimi_delta}
 _MAMBA2 = {"mamba": recurrent.read_mamba2, "linear_attention": recurrent.read_mamba2}
+_SWITCHED: Mapping[str, object] = {"sliding_window": 4096, "use_sliding_window": False}
 _CAUSAL: Mapping[str, tuple[object, ...]] = {"use_bidirectional_attention": (False,)}
 
 RECIPES: Mapping[str, Recipe] = {
@@ -34,8 +35,7 @@ RECIPES: Mapping[str, Recipe] = {
         bias=True,
         out_bias=False,
         windows="upper",
-        switched=True,
-        defaults={"num_key_value_heads": 32, "sliding_window": 4096},
+        defaults={"num_key_value_heads": 32, **_SWITCHED},
     ),
     **dict.fromkeys(
         ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
@@ -43,8 +43,7 @@ RECIPES: Mapping[str, Recipe] = {
             bias=True,
             out_bias=False,
             windows="upper",
-            switched=True,
-            defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+            defaults={"num_key_value_heads": 8, **_SWITCHED},
         ),
     ),
     **dict.fromkeys(
@@ -52,8 +51,7 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe(
             head_norm="qk-norm",
             windows="upper",
-            switched=True,
-            defaults={"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+            defaults={"num_key_value_heads": 32, "head_dim": 128, **_SWITCHED},
         ),
     ),
     "apertus": Recipe(head_norm="qk-norm", gated=False, entries=2),
@@ -185,9 +183,8 @@ RECIPES: Mapping[str, Recipe] = {
     "qwen3_moe": Recipe(
         head_norm="qk-norm",
         windows="all",
-        switched=True,
         routed=Routed(),
-        defaults={"num_key_value_heads": 4, "sliding_window": 4096},
+        defaults={"num_key_value_heads": 4, **_SWITCHED},
     ),
     "qwen3_vl_moe_text": Recipe(
         head_norm="qk-norm", windows="none", routed=Routed(), defaults={"num_key_value_heads": 16}

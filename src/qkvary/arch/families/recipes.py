@@ -91,8 +91,6 @@ class LayerRecipe:
     windows: Literal["types", "all", "upper", "none"] = "types"
     """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
     if it is missing, ``all``: every layer, ``upper``: those from ``max_window_layers`` on."""
-    switched: bool = False
-    """Whether the field ``use_sliding_window`` switches windows on."""
     period: int | None = None
     """Every n-th layer is global if ``layer_types`` is missing."""
     others: str = LOCAL
@@ -218,7 +216,7 @@ def list_kinds(recipe: Recipe, fields: Fields) -> list[Kind]:
     """Return the kind of each layer."""
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
     return [
-        Kind(mixing, _window(recipe, fields, mixing), sparse, shared)
+        Kind(mixing, _window(fields, mixing), sparse, shared)
         for mixing, sparse, shared in zip(
             _types(recipe, fields, layers),
             _sparse(recipe, fields, layers),
@@ -274,10 +272,10 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     )
 
 
-def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
+def _window(fields: Fields, mixing: str) -> int | None:
     if mixing == LOCAL:
         window = fields.optional_size("sliding_window")
-        if recipe.switched and not fields.flag("use_sliding_window", default=False):
+        if not fields.flag("use_sliding_window", default=True):
             window = None
         if window is None and fields.has("layer_types"):
             raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")

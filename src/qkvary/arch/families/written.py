@@ -141,7 +141,7 @@ def _write_windows(
     if recipe.windows == "none" or "use_sliding_window" in block.fixed:
         return
     yield "sliding_window", next((one for one in windows if one is not None), None)
-    if recipe.switched:
+    if "use_sliding_window" in recipe.defaults:
         yield "use_sliding_window", any(one is not None for one in windows)
     if "layer_types" not in block.fixed:
         yield "layer_types", [GLOBAL if one is None else LOCAL for one in windows]
