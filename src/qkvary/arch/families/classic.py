@@ -21,7 +21,7 @@ OPT_OFFSET = 2
 
 def _read_gpt2(fields: Fields, name: str, *, may_share_heads: bool = False) -> Model:
     """Return a GPT-2, or a StarCoder, whose KV head all query heads may share."""
-    fields.require({"add_cross_attention": (False,)})
+    fields.allow({"add_cross_attention": (False,)})
     heads = _gpt_heads(fields)
     if may_share_heads and fields.flag("multi_query", default=True):
         heads = replace(heads, kv_count=1)
@@ -171,8 +171,8 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
 
 def _read_mpt(fields: Fields, name: str) -> Model:
     attention = fields.nested("attn_config")
-    fields.require({"no_bias": (True,)})
-    attention.require({"qk_ln": (False,)})
+    fields.allow({"no_bias": (True,)})
+    attention.allow({"qk_ln": (False,)})
     heads = _equal_heads(fields, ("d_model",), ("n_heads",))
     if attention.text("attn_type", default="multihead_attention") != "multihead_attention":
         heads = replace(heads, kv_count=attention.size("kv_n_heads", default=1))

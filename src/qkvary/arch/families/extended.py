@@ -264,7 +264,7 @@ _DEEPSEEK_V4 = Recipe(mlp_bias=("mlp_bias", False), routed=Routed(shared="count"
 
 def _read_deepseek_v4(fields: Fields, name: str) -> Model:
     """Return a DeepSeek V4, whose keys and values are one shared, compressed tensor."""
-    fields.require({"n_shared_experts": (1,), "num_key_value_heads": (1,)})
+    fields.allow({"n_shared_experts": (1,), "num_key_value_heads": (1,)})
     layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
     streams = fields.size("hc_mult", default=4)
     types = _read_layer_types(fields, layers)

@@ -137,7 +137,7 @@ class Fields:
         """Return a nested configuration, empty if the field is absent."""
         return self.section(name) or Fields({}, self.family)
 
-    def require(self, supported: Mapping[str, tuple[object, ...]]) -> None:
+    def allow(self, supported: Mapping[str, tuple[object, ...]]) -> None:
         """Refuse values of some fields other than the supported ones; a null is supported."""
         for name, values in supported.items():
             if self.has(name) and self.content[name] not in values:

@@ -72,7 +72,7 @@ def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
 
 def _read_attentions(fields: Fields) -> tuple[ProjectedAttention, ...]:
     """Return the attention of each layer."""
-    fields.require({"use_bidirectional_attention": ("vision",)})
+    fields.allow({"use_bidirectional_attention": ("vision",)})
     # The last layer is always global, as in transformers.
     types = (*_read_types(fields, period=6)[:-1], GLOBAL)
     heads = [_read_heads(fields, index, kind) for index, kind in enumerate(types)]

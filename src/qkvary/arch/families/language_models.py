@@ -182,7 +182,7 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
-    fields.require({**recipe.required, **block.fixed})
+    fields.allow({**recipe.required, **block.fixed})
     kinds = list_kinds(recipe, fields)
     rotated = _rotated_layers(block, fields, len(kinds))
     each = [*zip(kinds, rotated, strict=True)]
@@ -281,7 +281,7 @@ def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
 def read_gpt2(fields: Fields) -> LanguageModelConfig:
     """Return the network of a GPT-2, whose fields have different names."""
     absent = dict.fromkeys(("scale_attn_by_inverse_layer_idx", "add_cross_attention"), (False,))
-    fields.require({"scale_attn_weights": (True,), **absent})
+    fields.allow({"scale_attn_weights": (True,), **absent})
     activation = fields.text("activation_function", default="gelu_new")
     if activation not in PLAIN:
         raise fields.refuse("activation_function", f"one of {', '.join(PLAIN)}")

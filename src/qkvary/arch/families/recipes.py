@@ -165,7 +165,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     """Return the model of a configuration of this family."""
     fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
-    fields.require(recipe.required)
+    fields.allow(recipe.required)
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
         raise fields.refuse("num_attention_heads_per_layer", "num_attention_heads in every entry")
