@@ -266,7 +266,7 @@ def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
         matches = {name: _parse_option(text, *option) for name, option in OPTIONS.items()}
         name = next((name for name, value in matches.items() if value is not None), None)
         if name is None:
-            choices = ", ".join(map(_spell_option, OPTIONS.values()))
+            choices = ", ".join(_spell_option(name, *option) for name, option in OPTIONS.items())
             raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
@@ -286,9 +286,9 @@ def _parse_option(text: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> 
     return True if kind is bool else kind(value)
 
 
-def _spell_option(option: tuple[str, type[Any] | tuple[str, ...]]) -> str:
-    prefix, kind = option
-    words = (
-        kind if isinstance(kind, tuple) else ({bool: "", int: "N", float: "X"}.get(kind, "NAME"),)
-    )
-    return ", ".join(prefix + word for word in words)
+def _spell_option(name: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> str:
+    if isinstance(kind, tuple):
+        return ", ".join(prefix + word for word in kind)
+    if kind in (int, float):
+        return f"{prefix}N ({name.replace('_', ' ')})"
+    return prefix if kind is bool else f"{prefix}NAME"
