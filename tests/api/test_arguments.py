@@ -160,7 +160,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: load_labelled_texts(NOBODY), f"expected a folder of texts, got {NOBODY}: "),
     (lambda: qk.evaluate("tiny", tasks="piqa", task_data=3), "task_data: expected a path, got 3"),
     (lambda: qk.Attention(d_model=8), "expected d_model, num_heads, got no num_heads"),
-    (lambda: qk.Attention(8), "expected an AttentionConfig, or d_model, num_heads by name"),
+    (lambda: qk.Attention(8), "expected AttentionConfig or, by name, d_model, num_heads"),
     (lambda: qk.LanguageModel("lm-10"), "expected a network, got 'lm-10'; did you mean"),
     (lambda: qk.LanguageModel("lm-10m", d_model=8), "expected a configuration or sizes"),
     (lambda: qk.cost(3), "expected a model as its name, its path, a configuration"),

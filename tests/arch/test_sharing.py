@@ -51,6 +51,3 @@ def test_what_follows_from_a_sharing(
     assert (sharing.format_label({}), sharing.format_tuple({})) == (label, spelled)
     assert (sharing.projections, sharing.cached) == (projections, cached)
     assert sharing.is_symmetric is symmetric
-    for source in (*projections, "x"):
-        readers = sharing.readers(source)  # type: ignore[arg-type]
-        assert readers == tuple(role for role, read in sharing.roles.items() if read == source)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from qkvary.arch.blocks import AttentionLayer, CompressedAttention, LatentAttention
-from qkvary.arch.families.published_configs import published_configs
+from qkvary.arch.families.sizes import published_configs
 from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
@@ -41,6 +41,7 @@ from tests.contracts.transformers_cases import (
     STORES_NOTHING,
     Config,
     count_parameters,
+    few,
     saved,
 )
 
@@ -278,7 +279,7 @@ def test_a_window_allocates_the_token_that_it_lets_go() -> None:
 
     After a prompt they are a view of all of it: 3 layers, K and V, 2 KV heads of 16 channels.
     """
-    decoder = Decoder(build("mistral", CASES["mistral"][0]))
+    decoder = Decoder(build("mistral", few("mistral", sliding_window=5)))
     token = 3 * 2 * 2 * 16 * NUMBER
     decoder.feed(PROMPT)
     assert (held_bytes(decoder.cache), allocated_bytes(decoder.cache)) == (4 * token, 9 * token)

@@ -385,7 +385,7 @@ LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
         ("llama", turned(rope_type="ntk"), "expected one of the rotary types default, linear"),
         ("llama", {"rope_scaling": {"type": "su"}}, "got 'su'"),
         ("llama", turned(rope_type="linear"), "expected the field factor"),
-        ("llama", turned(rope_type="linear", factor=-1.0), "positive and finite numbers"),
+        ("llama", turned(rope_type="linear", factor=-1.0), "positive numbers of rotary"),
         ("llama", turned(rope_type="linear", factor=2.0, beta_fast=3), "for beta_fast"),
         ("llama", turned(rope_type="default", mrope_section=[1, 2, 2]), "for mrope_section"),
         ("llama", scaled("yarn", llama_4_scaling_beta=0.1), "for llama_4_scaling_beta"),

@@ -118,33 +118,9 @@ LISTED: dict[str, list[Config]] = {
         {"num_key_value_heads": 4},
         {"partial_rotary_factor": 0.4, "qk_layernorm": True, "tie_word_embeddings": True},
     ],
-    "llama": [
-        {"attention_bias": True, "head_dim": 14},
-        {"mlp_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1},
-    ],
-    "mistral": [
-        {"sliding_window": 5},
-        {"sliding_window": 67, "head_dim": 14},
-        {"sliding_window": None, "tie_word_embeddings": True},
-    ],
     "mixtral": [
         {"sliding_window": None},
         {"num_local_experts": 3, "sliding_window": 7, "tie_word_embeddings": True},
-    ],
-    "qwen2": [
-        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-        {"use_sliding_window": True, "sliding_window": 7, "layer_types": TYPES},
-        {"use_sliding_window": False, "sliding_window": 5, "tie_word_embeddings": True},
-    ],
-    "qwen3": [
-        {},
-        {
-            "attention_bias": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 2,
-            "tie_word_embeddings": True,
-        },
     ],
     "qwen3_moe": [
         {"num_experts": 5},
@@ -156,19 +132,6 @@ LISTED: dict[str, list[Config]] = {
             "use_sliding_window": True,
             "sliding_window": 5,
         },
-    ],
-    "phi3": [
-        {"sliding_window": None},
-        {"sliding_window": 5, "partial_rotary_factor": 0.6, "tie_word_embeddings": True},
-    ],
-    "gemma": [{}, {"num_key_value_heads": 1, "attention_bias": True}],
-    "gemma2": [
-        {"sliding_window": 5},
-        {"sliding_window": 67, "layer_types": [*TYPES[1:], "full_attention"]},
-    ],
-    "gemma3_text": [
-        {"num_hidden_layers": 7, "sliding_window_pattern": 3, "attention_bias": True},
-        {"layer_types": TYPES, "sliding_window": 67},
     ],
     "gemma4_text": [
         {**GEMMA4, "num_hidden_layers": 7},

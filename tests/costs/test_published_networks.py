@@ -3,8 +3,7 @@
 import pytest
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.families.published_configs import published_configs
-from qkvary.arch.families.sizes import load_size
+from qkvary.arch.families.sizes import load_size, published_configs
 from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters

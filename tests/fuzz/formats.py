@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as LibraryModel
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from qkvary.api.cost import cost
-from qkvary.arch.families.published_configs import published_configs
+from qkvary.arch.families.sizes import published_configs
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.folders import export_folder

@@ -172,21 +172,13 @@ def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
 @pytest.mark.parametrize(
     ("label", "fields", "message"),
     [
-        ("QKV", {"attention": AttentionConfig(d_model=12, num_heads=3)}, "causal attention in a"),
-        ("QKV", {"embedding_dropout": 1.0}, "a positive source_vocabulary and embedding dr"),
+        ("QKV", {"attention": AttentionConfig(d_model=12, num_heads=3)}, "causal layers in a"),
+        ("QKV", {"embedding_dropout": 1.0}, "embedding_dropout in"),
         ("QKV", {"padding": 7}, "a padding token in both vocabularies, got 7"),
-        (
-            "QKV",
-            {"block": BlockConfig(d_ff=19, norm_placement="post")},
-            "the norm placement pre in",
-        ),
-        ("QKV@w4", {"cross_sharing": "same"}, "cross attention without window, stride and"),
-        (
-            "QKV@linear",
-            {"cross_sharing": "same"},
-            "a core of cross attention that attends to the tokens",
-        ),
-        ("QKV@linear@decay-fixed", {}, "layers without a decay in an encoder-decoder"),
+        ("QKV", {"block": BlockConfig(d_ff=19, norm_placement="post")}, "the norm placement pre"),
+        ("QKV@w4", {"cross_sharing": "same"}, "cross attention without a linear core, a window"),
+        ("QKV@linear", {"cross_sharing": "same"}, "cross attention without a linear core, a win"),
+        ("QKV@linear@decay-fixed", {}, "an encoder-decoder without a decay"),
     ],
 )
 def test_what_has_no_meaning_is_refused(label: str, fields: dict[str, Any], message: str) -> None:

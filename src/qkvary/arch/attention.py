@@ -1,7 +1,4 @@
-"""One attention layer with its sizes: everything that modules, costs and caches are derived from.
-
-The blocks around the layer are in ``arch.networks``.
-"""
+"""One attention layer with its sizes, from which modules, costs and caches are derived."""
 
 import functools
 import math
@@ -9,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.labels import as_variant
-from qkvary.arch.parts import check_choices, check_rates
+from qkvary.arch.labels import as_variant, format_label
+from qkvary.arch.parts import check_choices, check_rates, check_sizes
 from qkvary.arch.rotary import RotaryScaling
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.arch.terms import CORES
@@ -27,8 +24,7 @@ KV_NORM_EPS = 1e-6
 LARGEST_STD = 1000
 """The largest accepted standard deviation; sums of larger weights overflow."""
 LINEAR_CHUNK = 64
-"""Chunk length of linear attention: tokens of a chunk are compared pair by pair, and a state holds
-the tokens before the chunk."""
+"""Chunk length of linear attention; a state holds the tokens before a chunk."""
 PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor 1/2: scores are divided by 1/(s sqrt d) = 1.80 at d = 768 and
 s = 0.02, rounded to 2."""
@@ -52,12 +48,10 @@ class Initialization:
     output_std: float | None = None
     """Standard deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Standard deviation of normally distributed embedding weights in a language model or encoder;
-    ``None``: embeddings follow ``scheme``."""
+    """Standard deviation of normal embedding weights; ``None``: embeddings follow ``scheme``."""
     matched: bool = False
-    """Whether all input projections get the same Xavier bound. The published code draws query, key
-    and value as one packed matrix, so weights start larger if there are fewer projections (1.155
-    times for two instead of three)."""
+    """Whether all input projections get the same Xavier bound. The published code draws them as one
+    packed matrix, so weights start larger if there are fewer projections."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -114,8 +108,7 @@ class PositionConfig:
     plus_features: int = 10
     """m, the number of channels of the 2D sinusoid of ``+``."""
     plus_per_head: bool = False
-    """Whether ``+`` and key biases have one map per head (character model) instead of one per
-    layer."""
+    """Whether ``+`` and key biases have one map per head instead of one per layer."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
     """Number of key positions with their own bias; later positions share the bias of the last."""
     rotary_base: float = 10_000.0
@@ -129,40 +122,27 @@ class PositionConfig:
     relative_distance: int = 128
     """Largest distance with its own entry in the relative bias; larger distances use this entry."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also applies to a value with its own projection, which is not rotated
-    otherwise. This is the control that separates the effect of rotated values from that of shared
-    ones."""
+    """Whether ``value_rope`` also applies to a value with its own projection, as a control that
+    separates the effect of rotated values from that of shared ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.plus_features < 1:
-            raise ValueError(f"expected at least 1 plus feature, got {self.plus_features}")
+        check_sizes(self, "plus_features", "key_positions", "relative_distance")
         if not 0 < self.rotary_base < math.inf:
             raise ValueError(f"expected a positive and finite rotary base, got {self.rotary_base}")
         if not 0 < self.rotary_fraction <= 1:
             raise ValueError(f"expected a rotary fraction in (0, 1], got {self.rotary_fraction}")
-        if self.key_positions < 1:
-            raise ValueError(f"expected at least 1 key position, got {self.key_positions}")
-        if self.relative_distance < 1:
-            given = self.relative_distance
-            raise ValueError(f"expected a relative distance of at least 1, got {given}")
 
     @property
     def plus_row_features(self) -> int:
-        """Number of channels of the ``+`` term that depend only on the query.
-
-        These channels cancel in the softmax.
-        """
+        """Channels of the ``+`` term that depend only on the query; they cancel in the softmax."""
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Number of channels of the ``+`` term that depend only on the key.
-
-        Together these channels form the bias g(j).
-        """
+        """Channels of the ``+`` term that depend only on the key; they form the bias g(j)."""
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -173,11 +153,7 @@ class PositionConfig:
 @stored("AttentionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """An attention layer of any variant.
-
-    Raises:
-        ValueError: if the sizes do not fit each other or the variant.
-    """
+    """An attention layer of any variant; sizes that do not fit it raise ``ValueError``."""
 
     d_model: int
     """Width of input and output."""
@@ -202,45 +178,32 @@ class AttentionConfig:
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """The implementation of the core; ``auto`` chooses by shape, never by timing. For linear
-    attention, ``explicit`` computes the scores of all pairs, ``auto`` sums over chunks."""
+    """The implementation of the core; ``auto`` chooses by shape. In linear attention, ``explicit``
+    computes the scores of all pairs, ``auto`` sums over chunks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
         check_choices(self)
-        if self.d_model < 1 or self.num_heads < 1:
-            raise ValueError(
-                f"expected positive d_model and num_heads, got {self.d_model} and {self.num_heads}"
-            )
+        check_sizes(self, "d_model", "num_heads", "head_dim")
         if self.head_dim is None and self.d_model % self.num_heads:
             raise ValueError(
                 f"expected d_model divisible by num_heads, got {self.d_model} and {self.num_heads}"
             )
-        if self.head_dim is not None and self.head_dim < 1:
-            raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
         check_rates(self, "dropout")
-        core, is_divided = CORES[self.variant.core], self.variant.diagonal != "none"
-        if self.kernel == "sdpa" and (is_divided or self.variant.soft_cap is not None):
+        core = CORES[self.variant.core]
+        changes_scores = self.variant.diagonal != "none" or self.variant.soft_cap is not None
+        if self.kernel == "sdpa" and (changes_scores or core.name != "softmax"):
             raise ValueError(
-                f"expected kernel auto or explicit for "
-                f"{'diagonal normalisation' if is_divided else 'a soft cap'}, got sdpa, which does "
-                "not expose its scores"
-            )
-        if self.kernel == "sdpa" and core.name != "softmax":
-            raise ValueError(
-                f"expected kernel auto or explicit for the core {core.name}, got sdpa, "
-                "which always takes a softmax"
+                f"expected kernel auto or explicit for {format_label(self.variant)}, got sdpa, "
+                "which takes the softmax of unchanged scores"
             )
         if self.causal and not core.has_causal:
             raise ValueError(
-                f"expected a bidirectional layer for the core {core.name}, got a causal one: the "
-                "core normalises over all tokens, so that every token would see the future"
+                f"expected a bidirectional layer for the core {core.name}, which normalises over "
+                "all tokens, got a causal one"
             )
         if self.variant.decay != "none" and not self.causal:
-            raise ValueError(
-                "expected a causal layer for a decay, got a bidirectional one: weights decay "
-                "with the distance to earlier tokens"
-            )
+            raise ValueError("expected a causal layer for a decay, got a bidirectional one")
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
             raise ValueError(
@@ -269,11 +232,11 @@ class AttentionConfig:
     def heads(self, source: Source) -> int:
         """Number of heads of a source (a projection or the layer input).
 
-        A latent and the key of decoupled positions have one head. The layer input, and a projection
-        that only the query reads, have as many heads as the query. Every other source has as many
-        heads as the key and value.
+        A latent and the key of decoupled positions have one head; the layer input, and a projection
+        that only the query reads, have as many heads as the query.
         """
-        if source == KEY_ROPE or self._is_joint_latent(source):
+        has_latent = self.variant.latent is not None and source == self.variant.sharing.key
+        if source == KEY_ROPE or has_latent:
             return 1
         if source == QUERY_ROPE:
             return self.num_heads
@@ -284,15 +247,12 @@ class AttentionConfig:
         """Number of channels per head of a source (a projection or the layer input)."""
         if source in (QUERY_ROPE, KEY_ROPE):
             return self.variant.decoupled or 0
-        joint = self.variant.latent if self._is_joint_latent(source) else None
+        joint = self.variant.latent if source == self.variant.sharing.key else None
         return self.size_per_head if joint is None else joint
 
     def width(self, source: Source) -> int:
         """Number of channels of a source (a projection or the layer input) over all heads."""
         return self.heads(source) * self.channels(source)
-
-    def _is_joint_latent(self, source: Source) -> bool:
-        return self.variant.latent is not None and source == self.variant.sharing.key
 
     @property
     def state_numbers(self) -> int:
@@ -333,11 +293,7 @@ class AttentionConfig:
         return position.value_rope if rotates else "none"
 
     def rank(self, source: Source) -> int | None:
-        """Inner width of a low-rank projection, ``None`` for a full one.
-
-        Raises:
-            ValueError: if the rank is not below the width of the layer.
-        """
+        """Inner width of a low-rank projection, ``None`` for a full one."""
         rank = self.variant.rank(source)
         if rank is None:
             return None
@@ -362,11 +318,7 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """The fan-out that the initialisation uses in the baseline variant QKV.
-
-        It is the fan-out of one matrix for ``xavier-matrices``, and otherwise that of all three
-        matrices.
-        """
+        """The fan-out of the initialised matrix in QKV: of one matrix, or of all three as one."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -386,12 +338,8 @@ class AttentionConfig:
     def identity_correction(self) -> float:
         """The factor that undoes the larger scores of an identity query or key.
 
-        A learned query or key has s sqrt(d) times the standard deviation of the layer input, where
-        s is the standard deviation of the weights; an identity query or key has the standard
-        deviation of the layer input. So the scores are multiplied by s sqrt(d), the inverse of the
-        paper's 1/(s sqrt d). If only one of query and key is learned, Xavier initialisation of the
-        packed projection matrix may also make it larger than in the baseline; the factor undoes
-        that too.
+        For weights of standard deviation s, it is s sqrt(d), the inverse of the paper's factor.
+        It also undoes the effect of Xavier initialisation of a packed matrix on the other role.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
@@ -412,8 +360,8 @@ def compares_identity(variant: Variant) -> bool:
 def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
     """Return the factor that undoes the larger scores of an identity query or key.
 
-    ``learned`` is the root mean square (RMS) of a learned query or key, and ``baseline`` is its
-    squared RMS in the baseline. Both are for a layer input with RMS 1.
+    For a layer input with root mean square (RMS) 1, ``learned`` is the RMS of a learned query or
+    key, and ``baseline`` is its squared RMS in the baseline.
     """
     sources = (variant.sharing.query, variant.sharing.key)
     query, key = (1.0 if source == IDENTITY else learned for source in sources)
@@ -424,10 +372,7 @@ def correct_identity(variant: Variant, learned: float, baseline: float) -> float
 
 @functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
-    """Root mean square of x + f(z) for independent x (of RMS 1) and z ~ N(0, deviation^2).
-
-    f is the identity for the form ``residual``, and GELU otherwise.
-    """
+    """RMS of x + z or x + gelu(z) for independent x (of RMS 1) and z ~ N(0, deviation^2)."""
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
     steps, span = 4000, 10.0

@@ -1,12 +1,9 @@
 """The blocks that models are made of: kinds of attention, feed-forward networks and experts.
 
-The classes only describe sizes. Some describe blocks that this package cannot build: latent and
-compressed attention, mixtures of experts, and layers that read another layer's cache.
-``arch.networks`` has the blocks that this package can build.
+The classes only describe sizes, also of blocks that this package cannot build.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
@@ -52,7 +49,7 @@ class ProjectedAttention:
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """Return the layer with another variant; its window and positions stay."""
         own = self.config.variant
-        given = dataclasses.replace(
+        given = replace(
             variant.keep_positions(own),
             window=own.window if variant.window is None else variant.window,
         )
@@ -63,8 +60,8 @@ class ProjectedAttention:
             )
         # Only the layer's own projections may lack a bias; those of another sharing have biases.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
-        config = dataclasses.replace(self.config, variant=given)
-        return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
+        config = replace(self.config, variant=given)
+        return replace(self, config=config, unbiased=unbiased, storage="needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +77,7 @@ class Indexer:
     top: int
     """Number of tokens that the indexer picks."""
     is_shared: bool = False
-    """Whether the layer has no indexer and uses the tokens that the indexer of an earlier layer
-    picked."""
+    """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -157,35 +153,32 @@ class LatentAttention:
         """All projections: query, latent, keys and values, output, and those of an indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
         queries = heads * self.key_dim
-        query = (Linear(inputs=d_model, outputs=queries),)
+        query = (Linear(d_model, queries),)
         if self.q_rank is not None:
-            query = (
-                Linear(inputs=d_model, outputs=self.q_rank, bias=bias),
-                Linear(inputs=self.q_rank, outputs=queries),
-            )
+            query = (Linear(d_model, self.q_rank, bias=bias), Linear(self.q_rank, queries))
         own = (
             *query,
-            Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
-            Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
-            Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
+            Linear(d_model, self.stored_width, bias=bias),
+            Linear(self.kv_rank, heads * (self.nope_dim + self.value_dim)),
+            Linear(heads * self.value_dim, d_model, bias=bias),
         )
         index = self.own_indexer
         if index is None:
             return own
         return (
             *own,
-            Linear(inputs=self.q_rank or 1, outputs=index.heads * index.width),
-            Linear(inputs=d_model, outputs=index.width),
-            Linear(inputs=d_model, outputs=index.heads),
+            Linear(self.q_rank or 1, index.heads * index.width),
+            Linear(d_model, index.width),
+            Linear(d_model, index.heads),
         )
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """Normalisations of the latents, and of an indexer's key."""
-        query = () if self.q_rank is None else (Norm(width=self.q_rank),)
+        query = () if self.q_rank is None else (Norm(self.q_rank),)
         index = self.own_indexer
-        own = () if index is None else (Norm(width=index.width, bias=True),)
-        return (*query, Norm(width=self.kv_rank), *own)
+        own = () if index is None else (Norm(index.width, bias=True),)
+        return (*query, Norm(self.kv_rank), *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +193,7 @@ class Compressor:
     rate: int
     """Tokens per summary."""
     overlapping: bool
-    """Whether a summary also covers the tokens of the previous one; projections are then twice as
-    wide."""
+    """Whether a summary also covers the tokens of the previous one, from wider projections."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "rate")
@@ -215,8 +207,7 @@ class Compressor:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
         The rows are the summaries, and the content and gate of every token that is not yet
-        summarised. If summaries overlap, the content and gate of the tokens in the newest summary
-        are kept too, because the next summary also covers them.
+        summarised or, if summaries overlap, that the next summary also covers.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -267,18 +258,6 @@ class CompressedAttention:
                 f"expected o_groups that divide {self.num_heads * self.head_dim} channels, "
                 f"got {self.o_groups}"
             )
-        if self.compressor and self.compressor.width != self.head_dim:
-            raise ValueError(
-                f"expected summaries as wide as a head, {self.head_dim}, because they serve as "
-                f"keys, got {self.compressor.width}"
-            )
-        rates = {part.rate for part in self.compressors}
-        if len(rates) > 1 or (self.indexer and not self.compressor):
-            raise ValueError(
-                "expected a compressor and an indexer with the same rate, got rates "
-                f"{self.compressor and self.compressor.rate} and "
-                f"{self.indexer and self.indexer.rate}"
-            )
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
@@ -292,27 +271,24 @@ class CompressedAttention:
         """All projections, including those of compressor and indexer."""
         width, out = self.num_heads * self.head_dim, self.o_groups * self.o_rank
         linears = [
-            Linear(inputs=self.d_model, outputs=self.q_rank),
-            Linear(inputs=self.q_rank, outputs=width),
-            Linear(inputs=self.d_model, outputs=self.head_dim),
-            Linear(inputs=width, outputs=out, groups=self.o_groups),
-            Linear(inputs=out, outputs=self.d_model),
+            Linear(self.d_model, self.q_rank),
+            Linear(self.q_rank, width),
+            Linear(self.d_model, self.head_dim),
+            Linear(width, out, groups=self.o_groups),
+            Linear(out, self.d_model),
         ]
         for part in self.compressors:
-            linears += [Linear(inputs=self.d_model, outputs=part.projected_width)] * 2
+            linears += [Linear(self.d_model, part.projected_width)] * 2
         if self.indexer:
             queries = self.index_heads * self.indexer.width
-            linears += [
-                Linear(inputs=self.q_rank, outputs=queries),
-                Linear(inputs=self.d_model, outputs=self.index_heads),
-            ]
+            linears += [Linear(self.q_rank, queries), Linear(self.d_model, self.index_heads)]
         return tuple(linears)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
         """The normalisations of the query's latent, the key, and the summaries."""
-        own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
-        return (*own, *(Norm(width=part.width) for part in self.compressors))
+        own = (Norm(self.q_rank), Norm(self.head_dim))
+        return (*own, *(Norm(part.width) for part in self.compressors))
 
     @property
     def entries(self) -> int:
@@ -327,11 +303,7 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentLayer:
-    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
-
-    Short convolutions, state-space models and delta rules are such layers. A block that does not
-    mix tokens has an empty state.
-    """
+    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens."""
 
     kind: str
     """The name of the mechanism in tables, such as ``Mamba 2``."""
@@ -343,8 +315,7 @@ class RecurrentLayer:
     taps: int = 0
     """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None
-    """Bits per sum in engines, if the layer or its configuration fixes them; ``None``: those of
-    activations."""
+    """Bits per sum in engines, if they are fixed; ``None``: those of activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()
@@ -360,7 +331,7 @@ class RecurrentLayer:
 AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention | RecurrentLayer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FeedForward:
     """A feed-forward network of two matrices, or of three with a gate."""
 
@@ -376,8 +347,8 @@ class FeedForward:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """The matrices."""
-        up = Linear(inputs=self.d_model, outputs=self.d_ff, bias=self.bias)
-        down = Linear(inputs=self.d_ff, outputs=self.d_model, bias=self.bias)
+        up = Linear(self.d_model, self.d_ff, bias=self.bias)
+        down = Linear(self.d_ff, self.d_model, bias=self.bias)
         return (up, up, down) if self.gated else (up, down)
 
 
@@ -445,4 +416,4 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
             "already stores one tensor for keys and values"
         )
     cross = layer.cross.with_variant(variant) if layer.cross else None
-    return dataclasses.replace(layer, attention=layer.attention.with_variant(variant), cross=cross)
+    return replace(layer, attention=layer.attention.with_variant(variant), cross=cross)

@@ -16,8 +16,7 @@ projection's first matrix, if narrower than that of the second, which is applied
 sources are stored as under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
-"""Storage of the cache: a tensor that grows, a buffer allocated beforehand, or codes of 8, 4 or 3
-bits with scales; 3 bits are for experiments."""
+"""A tensor that grows, a buffer allocated beforehand, or codes of 8, 4 or 3 bits with scales."""
 
 CacheScales = Literal["token", "channel"]
 """Which codes share a scale: a group of channels of one token, or one channel of a head over a
@@ -45,12 +44,11 @@ class CacheOptions:
     group: int = 64
     """Number of channels that share a scale, if each token has its own scales."""
     block: int = 32
-    """Number of tokens that share a scale, if each channel has its own scales. A block is quantised
-    once it is full and older than the unquantised newest tokens; a window must be at least this
-    long."""
+    """Number of tokens that share a scale, if each channel has its own scales. A window must be at
+    least this long."""
     rotate: bool = False
-    """Whether quantised storage multiplies the channels of an entry by a fixed orthogonal matrix,
-    so that no channel is much larger than the others, and undoes this when entries are read."""
+    """Whether quantised storage rotates the channels of an entry by a fixed orthogonal matrix, so
+    that no channel is much larger than the others."""
     residual: int = 0
     """Number of newest tokens that quantised storage leaves unquantised."""
     kernel: DecodeKernel = "layer"

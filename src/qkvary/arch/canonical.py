@@ -1,4 +1,4 @@
-"""Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint.
+"""Configurations as plain data: a dictionary and back, and one canonical JSON text.
 
 Stored data has its own names: ``stored`` sets the name of a class (its kind), ``stored_as`` that of
 a field, so that Python's names can change while stored files and run keys stay the same. A field
@@ -35,12 +35,10 @@ _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
 NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that is not part of a value's identity, such as a path: values that differ
-only in this field have the same fingerprint."""
+"""Metadata of a field that is not part of a value's identity, such as a path."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
-"""Metadata of a field that was added to a stored class after the first files and keys were
-written."""
+"""Metadata of a field that was added to a stored class later."""
 
 
 def stored_as(name: str) -> Mapping[str, Any]:
@@ -77,21 +75,13 @@ def stored_name(field: "dataclasses.Field[Any]") -> str:
     return str(field.metadata.get(_NAME, field.name))
 
 
-def always_written(field: "dataclasses.Field[Any]") -> bool:
-    """Return whether a field is written even if it has its default."""
-    return "added later" not in field.metadata
-
-
-def to_dict(config: Any) -> Any:
+def to_dict(config: Any, *, identity: bool = False) -> Any:
     """Turn a configuration into JSON-ready data; a variant becomes its label.
 
     Args:
         config: A frozen dataclass, or any value that it may hold.
+        identity: Whether to leave out fields that are not part of the identity.
     """
-    return _encode(config, is_identity=False)
-
-
-def _encode(config: Any, *, is_identity: bool) -> Any:
     if isinstance(config, str | int | float | None):
         return config
     if isinstance(config, Variant):
@@ -108,13 +98,13 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
     hints = field_hints(type(config))
     encoded: dict[str, Any] = {_KIND: stored_kind(type(config))}
     for field in dataclasses.fields(config):
-        if is_identity and not field.metadata.get("identity", True):
+        if identity and not field.metadata.get("identity", True):
             continue
         value, made = getattr(config, field.name), field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
-        if always_written(field) or value != default:
+        if "added later" not in field.metadata or value != default:
             is_float = hints[field.name] is float
-            written = float(value) if is_float else _encode(value, is_identity=is_identity)
+            written = float(value) if is_float else to_dict(value, identity=identity)
             encoded[stored_name(field)] = written
     return encoded
 
@@ -128,38 +118,25 @@ def from_dict(kind: type[T], data: Any) -> T:
     return typing.cast("T", _decode(kind, data, kind.__name__))
 
 
-def canonical_json(config: Any) -> str:
-    """Return the canonical JSON text: sorted keys, no spaces, integral floats as floats."""
-    return _dump(to_dict(config))
-
-
-def identity_dict(config: Any) -> Any:
-    """Return the result of ``to_dict`` without fields that are not part of the identity."""
-    return _encode(config, is_identity=True)
-
-
-def identity_json(config: Any) -> str:
-    """Return the canonical JSON of ``identity_dict``."""
-    return _dump(_encode(config, is_identity=True))
-
-
-def fingerprint(config: Any) -> str:
-    """Return the sha256 of the canonical JSON, as 64 hexadecimal digits."""
-    return hashlib.sha256(canonical_json(config).encode()).hexdigest()
-
-
-def _dump(data: Any) -> str:
+def canonical_json(config: Any, *, identity: bool = False) -> str:
+    """Return ``to_dict`` as canonical JSON: sorted keys, no spaces, integral floats as floats."""
+    data = to_dict(config, identity=identity)
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    choices = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
+    if data is None and type(None) in choices:
+        return None
+    classes = [choice for choice in choices if dataclasses.is_dataclass(choice)]
+    others = [one for one in choices if one not in classes and one is not type(None)]
     if hint is Variant:
         return parse_variant(_expect(data, str, where))
-    if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(_concrete(hint, data, where), data, where)
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return _decode_union(get_args(hint), data, where)
+    if classes and (isinstance(data, dict) or not others):
+        return _decode_dataclass(classes, data, where)
+    if len(choices) > 1:
+        return _decode_first(others, data, where)
     if origin is Literal:
         check_word(where, data, get_args(hint))
         return data
@@ -172,27 +149,26 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     return _expect(data, hint, where)
 
 
-def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
-    """Return the class to build.
-
-    It is the subclass of ``hint`` whose kind is named in the data, or ``hint`` itself if the data
-    names no kind.
-    """
-    kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}
-    kind = _expect(data, dict, where).get(_KIND)
-    if kind not in kinds and hint in _KINDS:
-        return hint
-    if kind not in kinds:
-        raise ValueError(f"expected {where} to be one of {', '.join(kinds)}, got {kind!r}")
-    return kinds[kind]
+def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
+    """Return the value of the first type that the data fits."""
+    errors: list[str] = []
+    for choice in choices:
+        try:
+            return _decode(choice, data, where)
+        except ValueError as error:
+            errors.append(str(error))
+    raise ValueError("; ".join(errors))
 
 
-def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
+def _decode_dataclass(classes: Sequence[Any], data: Any, where: str) -> Any:
+    """Build the class, or a subclass, whose kind the data names; by default the only class."""
     given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
-    expected = stored_kind(hint)
-    kind = given.pop(_KIND, expected)
-    if kind != expected:
-        raise ValueError(f"expected {where} of kind {expected}, got {kind!r}")
+    kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, tuple(classes))}
+    usual = _KINDS.get(classes[0]) if len(classes) == 1 else None
+    kind = given.pop(_KIND, usual)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f"expected {where} of kind {' or '.join(kinds)}, got {kind!r}")
+    hint = kinds[kind]
     hints, known = field_hints(hint), {stored_name(f): f for f in dataclasses.fields(hint)}
     for name in given:
         if name not in known:
@@ -211,27 +187,6 @@ def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
     if missing:
         raise ValueError(f"expected the keys {', '.join(missing)} in {where}")
     return hint(**fields)
-
-
-def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
-    if data is None and type(None) in choices:
-        return None
-    if isinstance(data, dict):
-        kind = typing.cast("dict[str, Any]", data).get(_KIND)
-        named = [choice for choice in choices if kind is not None and _KINDS.get(choice) == kind]
-        classes = [choice for choice in choices if dataclasses.is_dataclass(choice)]
-        if named or len(classes) == 1:
-            return _decode((named or classes)[0], data, where)
-        names = ", ".join(str(getattr(choice, "__name__", choice)) for choice in choices)
-        raise ValueError(f"expected {where} to be one of {names}, got {kind!r}")
-    errors: list[str] = []
-    for choice in choices:
-        if choice is not type(None) and not dataclasses.is_dataclass(choice):
-            try:
-                return _decode(choice, data, where)
-            except ValueError as error:
-                errors.append(str(error))
-    raise ValueError("; ".join(errors) or f"expected another value for {where}, got {data!r}")
 
 
 def _expect(data: Any, kind: Any, where: str) -> Any:

@@ -19,10 +19,7 @@ _FORMS = {
 
 
 def describe(variant: AnyVariant) -> str:
-    """Return the meaning of a variant, in one sentence without a final period.
-
-    For example "query learned; key and value read one projection".
-    """
+    """Return the meaning, such as "query learned; key and value read one projection"."""
     if isinstance(variant, LayerVariants):
         return _describe_layers(variant)
     parts = _describe_sources(variant)

@@ -21,16 +21,14 @@ _QUERY_FORMS = {
     "map": "{query} M",
 }
 _ATOM = re.compile(r"\w*(\((?:[^()]|\([^()]*\))*\))?")
-"""Matches a word, or an expression in one pair of parentheses, with or without a function name
-before it."""
+"""Matches a word, or an expression in parentheses, with or without a function name before it."""
 
 
 def write_equation(variant: Variant) -> str:
     """Return the attention of one head as an equation in plain text.
 
-    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection and the causal mask are
-    left out. With rotary positions, a value shared with the key is rotated back (``value_rope`` is
-    ``counter``). The symbols are explained by :func:`define_symbols`.
+    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)", without output projection and causal mask, and
+    with ``value_rope = "counter"``. :func:`define_symbols` explains the symbols.
     """
     query, key, value = (_write_source(variant, one) for one in variant.sharing.roles.values())
     return write_mixture(variant, write_weights(variant, query, key), value)
@@ -39,7 +37,6 @@ def write_equation(variant: Variant) -> str:
 def write_weights(variant: Variant, query: str, key: str) -> str:
     """Return the equation of the attention weights, from the equations of query and key."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
-    key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
     first, second = map(_group, bare)
     roles = {"query": first, "key": second, "bare_query": bare[0], "bare_key": bare[1]}
@@ -59,9 +56,9 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
     """Return the equation of the weighted sum of values, from equations of its two factors."""
-    value = _write_key_value(variant, value, "v")
+    value = _change(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
-        return f"R⁻¹({weights} {_change(variant, value, 'v')})"
+        return f"R⁻¹({weights} R({value}))"
     return f"{weights} {_group(value)}"
 
 
@@ -104,16 +101,9 @@ def _write_source(variant: Variant, source: Source) -> str:
     return f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
 
 
-def _write_key_value(variant: Variant, source: str, letter: str) -> str:
-    for term in variant.terms:
-        if term.key_value is not None:
-            source = term.key_value.format(source=source, letter=letter)
-    return source
-
-
 def _change(variant: Variant, role: str, letter: str) -> str:
     for term in variant.terms:
-        if term.role is not None:
+        if letter in term.letters:
             role = term.role.format(role=role, letter=letter)
     return role
 

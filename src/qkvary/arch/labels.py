@@ -36,23 +36,21 @@ MOST_LAYERS = 10_000
 _ABSORBED = "; a map between key and value is absorbed by the output projection"
 _FORMS = get_args(QueryForm)[1:]
 
-_SHAPE = re.compile(
-    r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
-)
+_SHAPE = re.compile(r"(?P<base>[^@]*?)(?:/(?P<heads>\w+))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)")
 _HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNORECASE)
 _RUN = re.compile(r"(?P<label>[^*]+?)\*(?P<count>\d{1,9})(?:,|$)")
 _MARK = re.compile(r"\[([^\]]*)\]")
+_VALUES: dict[type[Any], str] = {
+    bool: "",
+    int: r"\d+",
+    float: r"\d*\.?\d+(?:e[+-]?\d+)?",
+    str: "[a-z][a-z0-9-]*",
+}
+"""The spelling of an option's value by type, as a regular expression."""
 
 
 def format_label(variant: AnyVariant) -> str:
-    """Return the canonical label: the papers' name where there is one.
-
-    Args:
-        variant: Any variant, or one for each layer.
-
-    Returns:
-        A label that ``parse_label`` parses to an equal value.
-    """
+    """Return the canonical label, which ``parse_label`` parses to an equal value."""
     if isinstance(variant, LayerVariants):
         return ",".join(f"{format_label(one)}*{count}" for one, count in variant.runs)
     base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads
@@ -89,26 +87,22 @@ def parse_variant(text: str) -> Variant:
     if not compact or match is None:
         raise _unknown(text)
     base, group = match["base"], _HEADS.fullmatch(match["base"])
-    heads = _parse_heads(match["heads"], text) if match["heads"] else None
+    if match["heads"] and not match["heads"].isdecimal():
+        raise ValueError(f"expected a number of KV heads after '/', as in Q-K=V/4, got {text!r}")
+    heads = int(match["heads"]) if match["heads"] else None
     if group:
         if heads is not None:
             raise ValueError(f"expected the number of KV heads once, got {text!r}")
         base, heads = ("Q-K=V" if group["tied"] else "QKV"), int(group["count"] or 1)
     sharing = _parse_sharing(_MARK.sub("", base), text)
     options = [option for option in match["options"].split("@") if option]
-    fields: dict[str, Any] = {
-        "sharing": sharing,
-        "num_kv_heads": heads,
-        "plus": bool(match["plus"]),
-    }
-    return Variant(**fields | _parse_marks(base, sharing, text) | _parse_options(options, text))
+    marks, terms = _parse_marks(base, sharing, text), _parse_options(options, text)
+    plus = bool(match["plus"])
+    return Variant(sharing=sharing, num_kv_heads=heads, plus=plus, **marks, **terms)
 
 
 def parse_label(text: str) -> AnyVariant:
-    """Parse a label or a tuple spelling, or several with layer counts.
-
-    Args:
-        text: As for :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
+    """Parse a label as ``parse_variant``, or several with layer counts, ``QKV*3,Q-K=V*3``.
 
     Raises:
         ValueError: as for :func:`parse_variant`, or for invalid layer counts.
@@ -128,43 +122,31 @@ def parse_label(text: str) -> AnyVariant:
             f"got {text!r}"
         )
     variants = [parse_variant(run["label"]) for run in runs]
-    layers = [one for one, count in zip(variants, counts, strict=True) for _ in range(count)]
-    joined = join_layers(layers)
+    pairs = zip(variants, counts, strict=True)
+    joined = join_layers([one for one, count in pairs for _ in range(count)])
     if len({*variants}) == 1:
         raise ValueError(
             f"expected several variants with numbers of layers, got {text!r}; the one variant of "
-            f"all layers is {format_label(variants[0])}"
+            f"all layers is {format_label(joined)}"
         )
     return joined
 
 
 @lru_cache(maxsize=1024)
 def canonical_label(text: str) -> str:
-    """Return the canonical spelling of a label.
-
-    Raises:
-        ValueError: as :func:`parse_label`.
-    """
+    """Return the canonical spelling of a label."""
     return format_label(parse_label(text))
 
 
 def as_label(given: AnyVariant | str) -> AnyVariant:
-    """Return a variant, or the variants of layers, unchanged; parse it if it is a label.
-
-    Raises:
-        ValueError: as for :func:`parse_label`, or for a value of another type.
-    """
+    """Return a variant, or the variants of layers, unchanged; parse it if it is a label."""
     if isinstance(given, LayerVariants):
         return given
     return parse_label(given) if isinstance(given, str) else as_variant(given)
 
 
 def as_variant(given: AnyVariant | str) -> Variant:
-    """Return a variant unchanged, or parse its label.
-
-    Raises:
-        ValueError: as for :func:`parse_variant`, or for a value of another type.
-    """
+    """Return a variant unchanged, or parse its label."""
     if isinstance(given, Variant):
         return given
     if isinstance(given, LayerVariants):
@@ -212,22 +194,11 @@ def _marks(variant: Variant) -> dict[Source, str]:
 
 def _format_options(variant: Variant) -> str:
     text = ""
-    for name, option in OPTIONS.items():
+    for name, (prefix, _) in OPTIONS.items():
         value = getattr(variant, name)
         if value != DEFAULTS[name]:
-            text += "@" + option.form.format(value)
+            text += f"@{prefix}{'' if value is True else value}"
     return text
-
-
-def _parse_heads(text: str, whole: str) -> int:
-    group = _HEADS.fullmatch(text)
-    if group and not group["tied"]:
-        return int(group["count"] or 1)
-    if not text.isdecimal():
-        raise ValueError(
-            f"expected a number of KV heads after '/', got {whole!r}; for example Q-K=V/4"
-        )
-    return int(text)
 
 
 def _parse_sharing(base: str, whole: str) -> Sharing:
@@ -292,13 +263,32 @@ def _parse_rank(mark: str, whole: str) -> Rank:
 def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for text in (option.lower() for option in options):
-        matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
-        found = next(((name, match[1]) for name, match in matches.items() if match), None)
-        if found is None:
-            choices = ", ".join(option.help for option in OPTIONS.values())
+        matches = {name: _parse_option(text, *option) for name, option in OPTIONS.items()}
+        name = next((name for name, value in matches.items() if value is not None), None)
+        if name is None:
+            choices = ", ".join(_spell_option(name, *option) for name, option in OPTIONS.items())
             raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
-        name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
-        fields[name] = OPTIONS[name].read(value)
+        fields[name] = matches[name]
     return fields
+
+
+def _parse_option(text: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> Any:
+    """Return the value of an option, or ``None`` if the text is another option."""
+    value = text.removeprefix(prefix)
+    if not text.startswith(prefix):
+        return None
+    if isinstance(kind, tuple):
+        return value if value in kind else None
+    if not re.fullmatch(_VALUES[kind], value):
+        return None
+    return True if kind is bool else kind(value)
+
+
+def _spell_option(name: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> str:
+    if isinstance(kind, tuple):
+        return ", ".join(prefix + word for word in kind)
+    if kind in (int, float):
+        return f"{prefix}N ({name.replace('_', ' ')})"
+    return prefix if kind is bool else f"{prefix}NAME"

@@ -1,14 +1,12 @@
 """A whole model as a value: for each layer, everything that adds parameters, arithmetic or memory.
 
-Models include more than the networks that this package can build (``arch.networks``):
-configurations of published models become a ``Model`` too. All costs are derived from the ``Model``.
+Networks of this package and configurations of published models become a ``Model``.
 """
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig
@@ -65,11 +63,7 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``.
-
-        Raises:
-            ValueError: if ``given`` is below 1.
-        """
+        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``."""
         if self.encoder is None:
             return 0
         if given is not None and given < 1:
@@ -91,20 +85,16 @@ class Model:
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows and rotation stay, and so does the use of other layers' caches. Cross attention gets
-        the same sharing.
+        Windows, rotation and the use of other layers' caches stay; cross attention changes too.
 
         Raises:
-            ValueError: if the variant does not fit a layer, a layer has no projections to share,
-                or ``variant`` is for another number of layers.
+            ValueError: if the variant does not fit a layer or the number of layers.
         """
         layers = _share_layers(self.layers, variant)
         if self.encoder is None:
-            return dataclasses.replace(self, layers=layers)
+            return replace(self, layers=layers)
         stack = _share_layers(self.encoder.layers, variant)
-        return dataclasses.replace(
-            self, layers=layers, encoder=dataclasses.replace(self.encoder, layers=stack)
-        )
+        return replace(self, layers=layers, encoder=replace(self.encoder, layers=stack))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +106,7 @@ class Encoder:
     norms: tuple[Norm, ...] = ()
     """Normalisations outside the blocks."""
     tokens: int | None = None
-    """Number of tokens that the encoder always sees, such as Whisper's 1,500; ``None`` if it
-    depends on the input."""
+    """Number of tokens that the encoder always sees; ``None`` if it depends on the input."""
     stem: tuple[Linear, ...] = ()
     """The matrices that turn the input into tokens; costs are per output token."""
     positions: tuple[Table, ...] = ()
@@ -127,10 +116,9 @@ class Encoder:
 def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer, ...]:
     if isinstance(variant, Variant):
         return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
-    variant.check_layers(len(layers))
     # Equal layers are one object, which counting relies on.
     made: dict[tuple[int, Variant], Layer] = {}
-    pairs = [*zip(layers, variant.layers, strict=True)]
+    pairs = [*zip(layers, variant.for_layers(len(layers)), strict=True)]
     for layer, own in pairs:
         if (id(layer), own) not in made:
             made[id(layer), own] = share_layer(layer, own)
@@ -140,9 +128,8 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
 def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[Made]:
     """Return ``make(layer)`` for each layer, computed once for a layer that occurs repeatedly."""
     numbers = [*map(id, layers)]
-    made = {
-        number: make(layer) for number, layer in dict(zip(numbers, layers, strict=True)).items()
-    }
+    found = dict(zip(numbers, layers, strict=True))
+    made = {number: make(layer) for number, layer in found.items()}
     return [*map(made.__getitem__, numbers)]
 
 
@@ -159,50 +146,37 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a ``Model``, from which all costs are derived.
 
-    Args:
-        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass; what a subclass adds is
-            not counted.
-        name: Its name in tables.
-
-    Raises:
-        ValueError: for a network of another kind.
+    What a subclass of a kind in ``DESCRIPTIONS`` adds is not counted.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:
         choices = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
         raise ValueError(f"expected one of {choices} or a subclass, got {type(network).__name__}")
     notes = tuple(f"not counted: {part}" for part in not_counted(network))
-    return dataclasses.replace(DESCRIPTIONS[known](network), name=name, notes=notes)
+    return replace(DESCRIPTIONS[known](network), name=name, notes=notes)
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
     """Return the blocks of a network, leaving out any cross attention."""
     norms, block = block_norms(network), network.block
-    feed_forward = FeedForward(
-        d_model=network.d_model,
-        d_ff=block.d_ff,
-        gated=block.is_gated,
-        bias=block.has_feed_forward_bias,
-    )
+    bias = block.has_feed_forward_bias
+    dense = FeedForward(network.d_model, block.d_ff, gated=block.is_gated, bias=bias)
 
     def build(config: AttentionConfig) -> Layer:
-        return Layer(
-            attention=ProjectedAttention(config=config),
-            feed_forward=(feed_forward,),
-            norms=norms * block.norms,
-        )
+        attention = ProjectedAttention(config=config)
+        return Layer(attention=attention, feed_forward=(dense,), norms=norms * block.norms)
 
     first, *others = map_layers(network.layers, build)
     if network.shared_blocks:
-        others = [dataclasses.replace(first, has_own_weights=False)] * len(others)
+        others = [replace(first, has_own_weights=False)] * len(others)
     return (first, *others)
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
     """Return the normalisation of one sublayer of a block; empty if blocks have none."""
-    has_bias = network.block.norm == "layernorm" and network.block.bias
-    norm = Norm(width=network.d_model, bias=has_bias)
-    return () if network.block.norm == "none" else (norm,)
+    kind = network.block.norm
+    norm = Norm(network.d_model, bias=kind == "layernorm" and network.block.bias)
+    return () if kind == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
@@ -212,8 +186,8 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 def _describe_encoder(network: EncoderConfig) -> Model:
     d_model, vectors, pooled = network.d_model, network.reads_vectors, network.pooling != "none"
-    table = Table(rows=network.vocabulary, width=d_model, bias=True)
-    matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
+    table = Table(network.vocabulary, d_model, bias=True)
+    matrix = Linear(network.vocabulary, d_model, bias=True)
     return Model(
         name="encoder",
         layers=block_layers(network),
@@ -222,10 +196,10 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
         # The head has its own LayerNorm, whatever norm the blocks have.
-        norms=(*final_norms(network), Norm(width=d_model, bias=True)),
+        norms=(*final_norms(network), Norm(d_model, bias=True)),
         head=(
-            Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),
-            Linear(inputs=d_model, outputs=network.classes, bias=True, is_pooled=pooled),
+            Linear(d_model, d_model, bias=True, is_pooled=pooled),
+            Linear(d_model, network.classes, bias=True, is_pooled=pooled),
         ),
         max_tokens=network.max_tokens,
     )
@@ -238,10 +212,10 @@ def _describe_language_model(network: LanguageModelConfig) -> Model:
         name="language model",
         layers=block_layers(network),
         vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
+        tables=(Table(vocabulary, d_model),),
         positions=_position_tables(network, network.positions),
         norms=final_norms(network),
-        head=(Linear(inputs=d_model, outputs=vocabulary, bias=bias, tied=tied),),
+        head=(Linear(d_model, vocabulary, bias=bias, tied=tied),),
         max_tokens=network.max_tokens,
     )
 
@@ -253,13 +227,12 @@ def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
         name="vision transformer",
         layers=block_layers(network),
         vocabulary=network.classes,
-        tables=(Table(rows=1, width=d_model),),
-        positions=(Table(rows=network.tokens, width=d_model),),
+        tables=(Table(1, d_model),),
+        positions=(Table(network.tokens, d_model),),
         norms=final_norms(network),
-        others=(Linear(inputs=network.patch_width, outputs=d_model, bias=True, skipped_tokens=1),),
+        others=(Linear(network.patch_width, d_model, bias=True, skipped_tokens=1),),
         head=tuple(
-            Linear(inputs=into, outputs=out, bias=True, is_pooled=True)
-            for into, out in itertools.pairwise(widths)
+            Linear(into, out, bias=True, is_pooled=True) for into, out in itertools.pairwise(widths)
         ),
         max_tokens=network.tokens,
     )
@@ -269,21 +242,17 @@ def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
     d_model, vocabulary, norms = network.d_model, network.vocabulary, block_norms(network)
     positions = _position_tables(network, network.positions)
     layers = tuple(
-        dataclasses.replace(
-            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, *norms)
-        )
+        replace(layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, *norms))
         for layer, cross in zip(block_layers(network), network.cross, strict=True)
     )
     return Model(
         name="encoder-decoder",
         layers=layers,
         vocabulary=vocabulary,
-        tables=tuple(
-            Table(rows=rows, width=d_model) for rows in (network.source_vocabulary, vocabulary)
-        ),
+        tables=tuple(Table(rows, d_model) for rows in (network.source_vocabulary, vocabulary)),
         positions=positions,
         norms=final_norms(network),
-        head=(Linear(inputs=d_model, outputs=vocabulary, bias=network.head_bias),),
+        head=(Linear(d_model, vocabulary, bias=network.head_bias),),
         encoder=Encoder(
             layers=block_layers(network.encoder), norms=final_norms(network), positions=positions
         ),
@@ -293,7 +262,7 @@ def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
 
 def _position_tables(network: TokenNetwork, positions: Positions) -> tuple[Table, ...]:
     learned = positions == "learned"
-    return (Table(rows=network.max_tokens, width=network.d_model),) if learned else ()
+    return (Table(network.max_tokens, network.d_model),) if learned else ()
 
 
 DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
@@ -302,5 +271,4 @@ DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     VisionTransformerConfig: _describe_vision_transformer,
     EncoderDecoderConfig: _describe_encoder_decoder,
 }
-"""Maps each kind of network to the function that describes it as a model; new kinds are added
-here."""
+"""The function that describes each kind of network as a model."""

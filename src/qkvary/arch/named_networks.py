@@ -1,15 +1,10 @@
 """The networks that have a name: those whose costs the papers print, and those for new work.
 
-A name means the same network wherever one is given: in Python, on the command line and in files.
-Sizes are those on which the texts and the public code of the papers agree; where code and text
-differ, the function says so.
+A name means the same network in Python, on the command line and in files.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
-from typing import TypeVar
 
 from qkvary.arch.attention import (
     KV_NORM_EPS,
@@ -21,7 +16,7 @@ from qkvary.arch.attention import (
 from qkvary.arch.labels import as_label, as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.parts import given_sizes
-from qkvary.arch.variants import AnyVariant, Variant, join_layers
+from qkvary.arch.variants import AnyVariant, Variant
 from qkvary.text.names import find_name, spell, suggest
 
 GPT2_VOCABULARY = 50_304
@@ -31,7 +26,6 @@ PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 """The variant of portable networks, unless another is given."""
 
 _GPT2_INIT = Initialization(scheme="normal", std=0.02)
-T = TypeVar("T")
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
@@ -128,11 +122,7 @@ def modern_network(
 def make_portable(
     network: LanguageModelConfig, variant: Variant | str = PORTABLE
 ) -> LanguageModelConfig:
-    """Return a modern language model in a form that engines can run as latent attention.
-
-    Its key and value are one normalised tensor, its positions are decoupled rotary ones, and every
-    norm has the epsilon that such engines use.
-    """
+    """Return a modern language model in a form that engines can run as latent attention."""
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
 
@@ -156,38 +146,19 @@ def _three_projections(
     )
 
 
-class Lazy(Mapping[str, T]):
-    """A mapping whose values are made when they are first used."""
-
-    def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
-        self._makers, self._made = makers, dict[str, T]()
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
-def _modern(**sizes: int) -> Callable[[], LanguageModelConfig]:
-    """Return a function that makes the modern network of these sizes."""
-    return partial(modern_network, **sizes)
-
-
 _MODERN = {
-    "lm-100k": _modern(d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320),
-    "lm-1m": _modern(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
-    "lm-10m": _modern(d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320),
-    "lm-30m": _modern(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
-    "lm-60m": _modern(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
-    "lm-124m": _modern(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
-    "lm-350m": _modern(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
-    "lm-1b": _modern(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+    "lm-100k": modern_network(
+        d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320
+    ),
+    "lm-1m": modern_network(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
+    "lm-10m": modern_network(
+        d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
+    ),
+    "lm-30m": modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
+    "lm-60m": modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
+    "lm-124m": modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
+    "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
+    "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
 _PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
 PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
@@ -199,37 +170,36 @@ PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
 """For each portable network, the modern network with the same training, and the variant."""
 
 
-def _portable(name: str, variant: str) -> LanguageModelConfig:
-    return make_portable(_MODERN[name](), variant)
-
-
-NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
-    {
-        "lm-300m": gpt_300m,
-        "lm-300m-poster": gpt_300m,
-        "lm-1.2b": gpt_1200m,
-        "gpt2-124m": gpt_124m,
-        "gpt2-117m-mlp": partial(gpt_124m, d_ff=2688),
-        "gpt2-118m-narrow": partial(gpt_124m, d_model=744),
-        "gpt2-117m-identity": partial(gpt_124m, "I-K-V"),
-        "gpt2-124m-identity": partial(gpt_124m, "I-K-V", d_ff=3456),
-        "gpt2-117m-identity-derived": partial(gpt_124m, "I-K-V", scale="derived"),
-        "gpt2-124m-identity-derived": partial(gpt_124m, "I-K-V", d_ff=3456, scale="derived"),
-        "gpt2-156m-identity-untied": partial(gpt_124m, "I-K-V", tied_head=False),
-        "gpt2-124m-residual": partial(gpt_124m, "Q[residual]-K-V"),
-        "gpt2-124m-residual-gelu": partial(gpt_124m, "Q[residual-gelu]-K-V"),
-        "gpt2-163m-untied": partial(gpt_124m, tied_head=False),
-        "gpt2-124m-decay": gpt_124m,
-        "gpt2-124m-scale": partial(gpt_124m, "QKV@t2"),
-        "gpt2-124m-decay-scale": partial(gpt_124m, "QKV@t2"),
-        **_MODERN,
-        **{name: partial(_portable, *form) for name, form in PORTABLE_NETWORKS.items()},
-    }
-)
+NETWORKS: Mapping[str, LanguageModelConfig] = {
+    "lm-300m": gpt_300m(),
+    "lm-300m-poster": gpt_300m(),
+    "lm-1.2b": gpt_1200m(),
+    "gpt2-124m": gpt_124m(),
+    "gpt2-117m-mlp": gpt_124m(d_ff=2688),
+    "gpt2-118m-narrow": gpt_124m(d_model=744),
+    "gpt2-117m-identity": gpt_124m("I-K-V"),
+    "gpt2-124m-identity": gpt_124m("I-K-V", d_ff=3456),
+    "gpt2-117m-identity-derived": gpt_124m("I-K-V", scale="derived"),
+    "gpt2-124m-identity-derived": gpt_124m("I-K-V", d_ff=3456, scale="derived"),
+    "gpt2-156m-identity-untied": gpt_124m("I-K-V", tied_head=False),
+    "gpt2-124m-residual": gpt_124m("Q[residual]-K-V"),
+    "gpt2-124m-residual-gelu": gpt_124m("Q[residual-gelu]-K-V"),
+    "gpt2-163m-untied": gpt_124m(tied_head=False),
+    "gpt2-124m-decay": gpt_124m(),
+    "gpt2-124m-scale": gpt_124m("QKV@t2"),
+    "gpt2-124m-decay-scale": gpt_124m("QKV@t2"),
+    **_MODERN,
+    **{
+        name: make_portable(_MODERN[like], variant)
+        for name, (like, variant) in PORTABLE_NETWORKS.items()
+    },
+}
 """Every network by name; the papers' networks come first."""
 
-_SIZES = {name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")}
-ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
+ALIASES: Mapping[str, str] = {
+    **{name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")},
+    "124m": "gpt2-124m",
+}
 """Sizes that name networks: ``300M``, ``1.2B`` and ``124M`` mean those of the papers."""
 
 
@@ -241,10 +211,7 @@ def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
 def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
     """Return the network called ``name``.
 
-    Args:
-        name: A name or a size, such as ``lm-300m`` or ``300M``.
-        variant: Its attention; by default the network's own. A variant that names no positions
-            gets those of the network.
+    A ``variant`` that names no positions gets those of the network.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.
@@ -262,8 +229,7 @@ def choose_network(
 ) -> LanguageModelConfig:
     """Return ``given`` if it is a network, or the network with the name ``given``.
 
-    If ``given`` is ``None``, return a modern network with the given sizes. ``sizes`` maps argument
-    names of :func:`modern_network` to values; ``None`` means not given.
+    Without ``given``, return the :func:`modern_network` of ``sizes``, where ``None`` is no size.
     """
     if isinstance(given, str):
         given = find_network(given)
@@ -274,11 +240,4 @@ def choose_network(
 def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> LanguageModelConfig:
     if variant is None:
         return network
-    return network.with_variant(keep_positions(as_label(variant), network.layers[0].variant))
-
-
-def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:
-    """Return a variant with the network's own positions, if the variant names none."""
-    if isinstance(variant, Variant):
-        return variant.keep_positions(own)
-    return join_layers([one.keep_positions(own) for one in variant.layers])
+    return network.with_variant(as_label(variant).keep_positions(network.layers[0].variant))

@@ -1,18 +1,17 @@
 """Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
-A network has one attention configuration for all blocks, or one per block. Subclasses define its
-input, which is tokens for a ``TokenNetwork``.
+A network has one attention configuration for all blocks, or one per block.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, import_code, stored
-from qkvary.arch.parts import check_choices, check_rates, check_word
+from qkvary.arch.labels import format_label
+from qkvary.arch.parts import check_choices, check_rates, check_sizes, check_word
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]
@@ -20,6 +19,7 @@ Norm = Literal["layernorm", "rmsnorm", "rmsnorm-plus-one", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream", "output", "sandwich"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
+"""Absolute positions; sinusoids have sine and cosine interleaved, or in two halves."""
 Pooling = Literal["none", "mean"]
 
 
@@ -31,8 +31,7 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Nonlinearity of the feed-forward network. ``gelu-tanh`` is GPT-2's approximation of GELU;
-    ``swiglu`` and ``geglu-tanh`` have a third matrix and no biases."""
+    """``gelu-tanh`` is GPT-2's approximation; gated ones have a third matrix and no biases."""
     norm: Norm = "layernorm"
     """Kind of normalisation; ``none``: no normalisation in the whole stack. ``rmsnorm-plus-one``
     multiplies by its learned weights plus one."""
@@ -55,8 +54,7 @@ class BlockConfig:
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """Which sublayers have a skip connection (their input is added to their output)."""
     parallel: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether attention and feed-forward network read the same input, and both outputs are added
-    at once."""
+    """Whether attention and feed-forward network read the same input."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -71,8 +69,7 @@ class BlockConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
-        if self.d_ff < 1:
-            raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
+        check_sizes(self, "d_ff")
         check_rates(self, "dropout", "inner_dropout", "feed_forward_dropout")
 
     @property
@@ -123,8 +120,7 @@ class Network:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.num_layers < 1:
-            raise ValueError(f"expected positive num_layers, got {self.num_layers}")
+        check_sizes(self, "num_layers")
         if isinstance(self.attention, tuple):
             if len(self.attention) != self.num_layers:
                 raise ValueError(
@@ -134,9 +130,7 @@ class Network:
             if len({layer.d_model for layer in self.attention}) != 1:
                 raise ValueError("expected attention layers that all have the same d_model")
             if self.shared_blocks:
-                raise ValueError(
-                    "expected one attention configuration for all layers, because blocks are shared"
-                )
+                raise ValueError("expected one attention layer for all shared blocks, got several")
 
     @property
     def layers(self) -> tuple[AttentionConfig, ...]:
@@ -161,16 +155,12 @@ class Network:
         Raises:
             ValueError: if it does not fit the network, or is for another number of layers.
         """
-        if not isinstance(variant, Variant):
-            variant.check_layers(self.num_layers)
-            pairs = [*zip(self.layers, variant.layers, strict=True)]
-        elif isinstance(self.attention, tuple):
-            pairs = [(layer, variant) for layer in self.attention]
-        else:
-            shared = dataclasses.replace(self.attention, variant=variant)
-            return dataclasses.replace(self, attention=shared)
-        layers = tuple(dataclasses.replace(layer, variant=own) for layer, own in pairs)
-        return dataclasses.replace(self, attention=layers)
+        if isinstance(variant, Variant) and isinstance(self.attention, AttentionConfig):
+            shared = replace(self.attention, variant=variant)
+            return replace(self, attention=shared)
+        pairs = zip(self.layers, variant.for_layers(self.num_layers), strict=True)
+        layers = tuple(replace(layer, variant=own) for layer, own in pairs)
+        return replace(self, attention=layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,19 +174,13 @@ class TokenNetwork(Network):
 
     def __post_init__(self) -> None:
         super(TokenNetwork, self).__post_init__()
-        if self.vocabulary < 1 or self.max_tokens < 1:
-            raise ValueError(
-                "expected positive vocabulary and max_tokens, got "
-                f"{self.vocabulary} and {self.max_tokens}"
-            )
+        check_sizes(self, "vocabulary", "max_tokens")
 
 
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic and the set-anomaly tasks: it predicts a class per token.
-
-    With pooling it classifies sequences.
+    """The encoder of the synthetic and the set-anomaly tasks: a class per token or per sequence.
 
     Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """
@@ -204,8 +188,7 @@ class EncoderConfig(TokenNetwork):
     classes: int
     """Number of classes per token, or per sequence with pooling."""
     positions: Positions = "sinusoidal"
-    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
-    interleaved, or in two halves."""
+    """Absolute positions that are added to the embedded tokens."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
@@ -215,11 +198,8 @@ class EncoderConfig(TokenNetwork):
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
-        if self.classes < 1 or not 0 <= self.input_dropout < 1:
-            raise ValueError(
-                f"expected positive classes and input dropout in [0, 1), "
-                f"got {self.classes} and {self.input_dropout}"
-            )
+        check_sizes(self, "classes")
+        check_rates(self, "input_dropout")
 
 
 @stored("LanguageModelConfig")
@@ -228,8 +208,7 @@ class LanguageModelConfig(TokenNetwork):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"
-    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
-    interleaved, or in two halves."""
+    """Absolute positions that are added to the embedded tokens."""
     tied_head: bool = True
     """Whether the output head is the embedding."""
     head_bias: bool = False
@@ -246,9 +225,7 @@ class LanguageModelConfig(TokenNetwork):
         if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
             raise ValueError(f"expected a positive and finite logit cap, got {self.logit_cap}")
         if not all(layer.causal for layer in self.layers):
-            raise ValueError(
-                "expected causal attention in a language model, got a bidirectional layer"
-            )
+            raise ValueError("expected causal layers in a language model, got a bidirectional one")
 
 
 @stored("VisionTransformerConfig")
@@ -275,25 +252,15 @@ class VisionTransformerConfig(Network):
 
     def __post_init__(self) -> None:
         super(VisionTransformerConfig, self).__post_init__()
-        for name in ("image_size", "patch_size", "channels", "classes", "d_head"):
-            size: int | None = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"expected a positive {name} of a vision transformer, got {size}")
+        check_sizes(self, "image_size", "patch_size", "channels", "classes", "d_head")
         if self.image_size % self.patch_size:
-            divisors = (n for n in range(2, self.image_size) if not self.image_size % n)
-            choices = ", ".join(map(str, divisors)) or str(self.image_size)
             raise ValueError(
                 f"expected a patch_size that divides image_size {self.image_size}, got "
-                f"{self.patch_size}; choices: {choices}"
+                f"{self.patch_size}"
             )
         check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
-            raise ValueError("expected bidirectional attention over patches, got a causal layer")
-
-    @property
-    def patches(self) -> int:
-        """Number of patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
+            raise ValueError("expected bidirectional layers over patches, got a causal one")
 
     @property
     def patch_width(self) -> int:
@@ -303,7 +270,7 @@ class VisionTransformerConfig(Network):
     @property
     def tokens(self) -> int:
         """Number of tokens: the patches and the class token."""
-        return self.patches + 1
+        return (self.image_size // self.patch_size) ** 2 + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,16 +280,14 @@ class CrossSharing:
     variant: Callable[[Variant], Variant]
     """Returns the variant of cross attention for a variant of self-attention."""
     make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
-    """Makes a special layer, which cannot decode step by step, from the configurations of
-    self-attention and of cross attention. ``None``: the usual layer."""
+    """Makes a special layer from the configurations of self-attention and of cross attention."""
 
 
 CROSS_SHARINGS = {
     "none": CrossSharing(variant=lambda _: QKV),
     "same": CrossSharing(variant=lambda own: own),
 }
-"""The kinds of cross attention, by the value of ``cross_sharing``; ``papers.cross_sharings`` adds
-those of published code when it is imported."""
+"""The kinds of cross attention; ``papers.cross_sharings`` adds those of published code."""
 
 
 @stored("EncoderDecoderConfig")
@@ -330,8 +295,7 @@ those of published code when it is imported."""
 class EncoderDecoderConfig(TokenNetwork):
     """An encoder, and a decoder of equal depth that attends to the encoder's output.
 
-    ``attention`` and ``vocabulary`` are those of the decoder. The encoder has the same layers but
-    is not causal. Source and target have separate embedding tables.
+    ``attention`` and ``vocabulary`` are those of the decoder; the encoder is not causal.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -341,8 +305,8 @@ class EncoderDecoderConfig(TokenNetwork):
     padding: int = 1
     """The token id that pads shorter sequences of a batch, in source and target."""
     cross_sharing: str = "none"
-    """The variant of cross attention. ``none``: QKV without score terms. ``same``: the variant of
-    self-attention. ``CROSS_SHARINGS`` has all values, including those of published code."""
+    """The variant of cross attention: QKV (``none``), that of self-attention (``same``), or another
+    entry of ``CROSS_SHARINGS``."""
     positions: Positions = "sinusoidal"
     """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True
@@ -355,57 +319,41 @@ class EncoderDecoderConfig(TokenNetwork):
     def __post_init__(self) -> None:
         super(EncoderDecoderConfig, self).__post_init__()
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal attention in a decoder, got a bidirectional layer")
-        if self.source_vocabulary < 1 or not 0 <= self.embedding_dropout < 1:
-            raise ValueError(
-                "expected a positive source_vocabulary and embedding dropout in [0, 1), got "
-                f"{self.source_vocabulary} and {self.embedding_dropout}"
-            )
+            raise ValueError("expected causal layers in a decoder, got a bidirectional one")
+        check_sizes(self, "source_vocabulary")
+        check_rates(self, "embedding_dropout")
         if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
             raise ValueError(
                 f"expected a padding token in both vocabularies, got {self.padding} for sizes "
                 f"{self.source_vocabulary} and {self.vocabulary}"
             )
-        if self.block.norm_placement != "pre":
+        block = self.block
+        if (block.norm_placement, block.skips, block.parallel) != ("pre", "both", False):
             raise ValueError(
-                f"expected the norm placement pre in an encoder-decoder, got "
-                f"{self.block.norm_placement}"
+                "expected the norm placement pre, both skips and sequential sublayers in an "
+                f"encoder-decoder, got {block.norm_placement}, {block.skips} and "
+                f"parallel={block.parallel}"
             )
-        if self.block.norm == "none" or self.block.skips != "both" or self.shared_blocks:
+        if block.norm == "none" or self.shared_blocks:
             raise ValueError(
-                "expected norms, both skips and separate blocks in an encoder-decoder, got "
-                f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
-                f"{self.shared_blocks}"
+                "expected norms and separate blocks in an encoder-decoder, got norm "
+                f"{block.norm} and shared_blocks={self.shared_blocks}"
             )
-        if self.block.parallel:
-            raise ValueError(
-                "expected sequential sublayers in an encoder-decoder, got parallel ones"
-            )
-        for layer in self.layers:
-            if layer.variant.decay != "none":
-                raise ValueError(
-                    "expected layers without a decay in an encoder-decoder, whose encoder is "
-                    f"bidirectional, got decay-{layer.variant.decay}"
-                )
+        if any(layer.variant.decay != "none" for layer in self.layers):
+            raise ValueError("expected an encoder-decoder without a decay, got one with a decay")
         for layer in self.cross:
-            if layer.variant.keeps_state:
+            own = layer.variant
+            order = (own.keeps_state, own.window, own.stride, own.diagonal)
+            if order != (False, None, None, "none"):
                 raise ValueError(
-                    "expected a core of cross attention that attends to the tokens of the source, "
-                    f"got the core {layer.variant.core}, which keeps only a state; set "
-                    "cross_sharing to none"
-                )
-            order = (layer.variant.window, layer.variant.stride)
-            if order != (None, None) or layer.variant.diagonal != "none":
-                raise ValueError(
-                    "expected cross attention without window, stride and diagonal normalisation, "
-                    "because source and target tokens have no common order; set cross_sharing to "
-                    "none"
+                    "expected cross attention without a linear core, a window, a stride and "
+                    f"diagonal normalisation, got {format_label(own)}; set cross_sharing to none"
                 )
 
     @property
     def encoder(self) -> Network:
         """The encoder's stack."""
-        layers = tuple(dataclasses.replace(layer, causal=False) for layer in self.layers)
+        layers = tuple(replace(layer, causal=False) for layer in self.layers)
         return Network(
             attention=layers, block=self.block, num_layers=self.num_layers, init=self.init
         )
@@ -415,8 +363,7 @@ class EncoderDecoderConfig(TokenNetwork):
         """The cross attention of each decoder layer."""
         vary = self.cross_kind.variant
         return tuple(
-            dataclasses.replace(layer, causal=False, variant=vary(layer.variant))
-            for layer in self.layers
+            replace(layer, causal=False, variant=vary(layer.variant)) for layer in self.layers
         )
 
     @property

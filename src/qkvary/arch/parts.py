@@ -1,7 +1,4 @@
-"""The parts that configurations are made of: fields with a few choices, named sizes, and pieces.
-
-The pieces are matrices, tables and normalisations. The modules in ``costs`` count them.
-"""
+"""The parts of configurations: checked fields, and the matrices, tables and norms of a model."""
 
 import dataclasses
 import difflib
@@ -27,7 +24,7 @@ def check_sizes(owner: object, *names: str) -> None:
         size: int | None = getattr(owner, name)
         if size is not None and not 1 <= size <= LARGEST_SIZE:
             kind = type(owner).__name__
-            raise ValueError(f"expected {name} of a {kind} in 1 ... 2^40, got {size}")
+            raise ValueError(f"expected {name} of {kind} in 1 ... 2^40, got {size}")
 
 
 def check_rates(owner: object, *names: str) -> None:
@@ -38,7 +35,7 @@ def check_rates(owner: object, *names: str) -> None:
             raise ValueError(f"expected {name} in [0, 1), got {rate}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Linear:
     """A matrix that every token passes through."""
 
@@ -48,13 +45,11 @@ class Linear:
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix is a table used again: its multiply-accumulates count here, its parameters
-    with the table."""
+    """Whether the matrix is a table used again, whose parameters count with the table."""
     is_pooled: bool = False
     """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
-    """Number of tokens of a sequence that do not pass through the matrix, such as a learned class
-    token."""
+    """Number of tokens of a sequence that do not pass through the matrix."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "inputs", "outputs", "groups")
@@ -70,7 +65,7 @@ class Linear:
         return self.outputs if self.bias else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows that are looked up and not multiplied: an embedding, or learned positions."""
 
@@ -149,9 +144,8 @@ def given_sizes(
     In ``sizes``, ``None`` means not given. Without a ``config``, all ``required`` must be given.
     """
     if config is not None and not isinstance(config, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ValueError(
-            f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
+            f"expected {kind.__name__} or, by name, {', '.join(required)}, got {config!r}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
     if config is not None:

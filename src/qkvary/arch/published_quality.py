@@ -1,7 +1,6 @@
-"""The quality that the papers print for their networks: one small table, as printed.
+"""The quality that the papers print for their networks, in the numbers that plans quote.
 
-Plans, the table of variants and the benchmark of decoding quote it. ``papers`` has the full tables
-of the papers, and a test compares the two.
+``papers`` has the full tables, and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -38,7 +37,7 @@ class QualityTable:
     """One printed column of results."""
 
     networks: str
-    """What was trained: the size of the networks, or their tasks."""
+    """The size of the networks, or their tasks."""
     num_heads: int | None
     """Number of query heads of the networks; None if it differs."""
     measure: str
@@ -127,7 +126,7 @@ STACKING_REMARK = (
     "the only sharing that halves the cache again (Q-MQA, {change}). Per byte saved, sharing heads "
     "loses less quality as long as there are heads left to share."
 )
-"""The authors' advice to combine K=V with head sharing; ``change`` is the change of Q-MQA."""
+"""The authors' advice; ``change`` is the change of Q-MQA."""
 _SUFFICE = (
     "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because temporal order need not "
     "be kept; the published differences are within the standard deviation over configurations."

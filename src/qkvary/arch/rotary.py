@@ -1,6 +1,6 @@
 """Rotary positions that are scaled to longer texts: one divisor for each frequency.
 
-Torch-free. A frequency turns one pair of channels. ``nn.layout`` and GGUF files use the divisors.
+A frequency turns one pair of channels.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.parts import check_choices
+from qkvary.arch.parts import check_choices, check_sizes
 
 ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 
@@ -37,11 +37,9 @@ class RotaryScaling:
     original_tokens: int = 1
     """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
-    """Frequencies that turn at most this many times in the original text are divided by the whole
-    factor (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
+    """Frequencies that turn at most this many times in the original text get the whole factor."""
     fast: float = 32.0
-    """Frequencies that turn at least this many times are not divided (``yarn``: beta_fast,
-    ``llama3``: high_freq_factor)."""
+    """Frequencies that turn at least this many times are not divided."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()
@@ -56,22 +54,16 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        positive = (self.factor, self.slow, self.fast, self.attention_factor)
-        for value in (*positive, *self.short, *self.long):
+        check_sizes(self, "original_tokens")
+        numbers = (self.factor, self.slow, self.fast, self.attention_factor)
+        # Queries may also not grow at all.
+        growing = (self.query_growth,) if self.query_growth else ()
+        for value in (*numbers, *self.short, *self.long, *growing):
             if not 0 < value < math.inf:
-                raise ValueError(
-                    f"expected positive and finite numbers of rotary scaling, got {value}"
-                )
-        if not 0 <= self.query_growth < math.inf:
-            raise ValueError(
-                f"expected a finite growth of queries of at least 0, got {self.query_growth}"
-            )
-        if self.original_tokens < 1:
-            raise ValueError(f"expected at least 1 original token, got {self.original_tokens}")
+                raise ValueError(f"expected positive numbers of rotary scaling, got {value}")
         if self.form in ("yarn", "llama3") and not self.slow < self.fast:
             raise ValueError(
-                f"expected slow below fast for the rotary scaling {self.form}, got {self.slow} and "
-                f"{self.fast}"
+                f"expected slow below fast for {self.form}, got {self.slow} and {self.fast}"
             )
         if self.form == "dynamic" and self.factor < 1:
             raise ValueError(f"expected a factor of at least 1 for dynamic, got {self.factor}")

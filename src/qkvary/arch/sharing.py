@@ -1,8 +1,4 @@
-"""The map from the roles of attention to the projections that they read.
-
-Everything else is derived from this map. The module knows roles and sources; it does not know
-heads, ranks, positions or tensors.
-"""
+"""The map from the roles of attention to the projections that they read."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -15,8 +11,7 @@ IDENTITY: Source = "x"
 QUERY_ROPE: Source = "q_rope"
 """The source of the additional query channels of decoupled rotary positions."""
 KEY_ROPE: Source = "k_rope"
-"""The source of the additional key channels of decoupled rotary positions, which all heads
-share."""
+"""The source of the additional key channels of decoupled rotary positions."""
 
 LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
@@ -72,11 +67,7 @@ class Sharing:
         return tuple(role for role in ROLES if self.roles[role] == source)
 
     def format_label(self, marks: dict[Source, str]) -> str:
-        """Return the papers' label, such as ``Q-K=V``.
-
-        The mark of a source, such as ``[map]``, is written after the first role that reads the
-        source.
-        """
+        """Return the papers' label, such as ``Q-K=V``; marks follow the first role of a source."""
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
             rest = "-I" if self.key == IDENTITY else marked

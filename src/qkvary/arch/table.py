@@ -1,26 +1,12 @@
 """The table of variants: every label the papers name, and those that complete the picture.
 
-An entry is a label and where it comes from; meaning, equation, parameters and cache are derived.
-Any other label of the grammar works just as well; these entries are the ones that are listed and
-that every contract test runs over.
+Any other label of the grammar works too; these are listed, and every contract test runs over them.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.variants import Variant
-
-Origin = Literal[
-    "standard attention",
-    "three projections",
-    "query identity",
-    "overview article",
-    "sparse attention",
-    "softmax-free attention",
-    "latent attention",
-    "this project",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +14,7 @@ class NamedVariant:
     """An entry of the table."""
 
     label: str
-    origin: Origin
+    origin: str
     """Where the variant was first described; ``this project`` if it was not published before."""
     remark: str = ""
     """A remark that is added to the meaning derived from the variant."""
@@ -51,14 +37,8 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("MQA", "standard attention", "one KV head"),
     NamedVariant("Q-GQA-4", "three projections", "head sharing combined with K=V"),
     NamedVariant("Q-GQA-2", "three projections", "head sharing combined with K=V"),
-    NamedVariant(
-        "Q-MQA",
-        "three projections",
-        "one KV head whose key and value are one tensor: the smallest cache",
-    ),
-    NamedVariant(
-        "I-K-V", "query identity", "the scores are a linear function of the learned weights"
-    ),
+    NamedVariant("Q-MQA", "three projections", "one KV head of one tensor: the smallest cache"),
+    NamedVariant("I-K-V", "query identity", "scores are linear in the learned weights"),
     NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
@@ -66,16 +46,10 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q-K[d/4]-V/1", "overview article", "low-rank key, one KV head"),
     NamedVariant("Q-K[d/4]-V", "overview article"),
     NamedVariant("Q-K-V[d/4]", "this project"),
-    NamedVariant(
-        "Q=V",
-        "three projections",
-        "the poster does not test this variant, because it does not shrink the cache",
-    ),
+    NamedVariant("Q=V", "three projections", "not tested in the poster; no saving in the cache"),
     NamedVariant("I-K=V", "this project", "parameters and cache of Q=K=V, but asymmetric"),
     NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
-    NamedVariant(
-        "Q[map]=K-V", "this project", "a compromise between a shared and a separate query"
-    ),
+    NamedVariant("Q[map]=K-V", "this project", "between a shared and a separate query"),
     NamedVariant("Q[map]=K=V", "this project", "one projection; only the query has a map"),
     NamedVariant("Q[map]=K=V/1", "this project", "one KV head; a map for each query head"),
     NamedVariant("Q=K-I", "this project"),
@@ -89,49 +63,29 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q=K=V@rotary", "this project", "still a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant("Q-K=V@rotary", "this project", "three meanings: see value_rope"),
     NamedVariant("QKV@rotary", "standard attention"),
+    NamedVariant("Q-K=V@decoupled-16@kv-norm", "this project", "portable form: a special MLA"),
     NamedVariant(
-        "Q-K=V@decoupled-16@kv-norm",
-        "this project",
-        "portable form: latent attention (MLA) whose matrices only select the channels of a head",
-    ),
-    NamedVariant(
-        "Q-K=V@decoupled-16@latent-64@kv-norm",
-        "latent attention",
-        "multi-head latent attention (MLA), DeepSeek-AI 2024",
+        "Q-K=V@decoupled-16@latent-64@kv-norm", "latent attention", "MLA, DeepSeek-AI 2024"
     ),
     NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
-    NamedVariant(
-        "Q=K-V@diag-mean-unscaled", "three projections", "as in the paper's code for its figure 5"
-    ),
-    NamedVariant(
-        "Q=K=V@diag-norm-unscaled", "three projections", "as in the paper's code for its figure 5"
-    ),
+    NamedVariant("Q=K-V@diag-mean-unscaled", "three projections", "code of the paper's figure 5"),
+    NamedVariant("Q=K=V@diag-norm-unscaled", "three projections", "code of the paper's figure 5"),
     NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
     NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
     NamedVariant("QKV@s8", "this project", "every eighth token; all stay cached"),
     NamedVariant("Q-K=V@w8@s8", "sparse attention", "window and stride, Child et al. 2019"),
     NamedVariant("QKV@sima", "softmax-free attention", "Koohpayegani and Pirsiavash 2024"),
     NamedVariant("Q=K-V@sima", "this project"),
-    NamedVariant(
-        "Q=K-V@soft",
-        "softmax-free attention",
-        "Lu et al. 2021, where query and key are one projection",
-    ),
+    NamedVariant("Q=K-V@soft", "softmax-free attention", "Lu et al. 2021"),
     NamedVariant("Q-K=V@soft", "this project", "a Gaussian kernel of separate query and key"),
     NamedVariant("QKV@linear", "softmax-free attention", "Katharopoulos et al. 2020"),
     NamedVariant("Q-K=V@linear", "this project", "sharing does not shrink the state"),
     NamedVariant("Q=K=V@linear", "three projections", "appendix A.1: a state-space model"),
-    NamedVariant(
-        "Q=K=V@linear@decay-fixed@undecayed-sum",
-        "three projections",
-        "appendix A.1: the state decays, the sum does not",
-    ),
+    NamedVariant("Q=K=V@linear@decay-fixed@undecayed-sum", "three projections", "appendix A.1"),
     NamedVariant("Q-K=V@linear-relu@decay-learned", "this project"),
     NamedVariant("QKV@linear-softmax", "this project", "features that sum to 1"),
     NamedVariant(
-        "QKV@linear-identity@decay-fixed",
-        "softmax-free attention",
-        "retention without its rotation and norm, Sun et al. 2023",
+        "QKV@linear-identity@decay-fixed", "softmax-free attention", "as in RetNet, Sun et al. 2023"
     ),
 )

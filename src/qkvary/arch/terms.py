@@ -1,11 +1,9 @@
 """The score terms, role terms and cores that a variant can have.
 
-Each has a name, a description and an equation. ``nn.terms`` computes score terms,
-``nn.projections`` computes role terms, and ``nn.kernels`` computes cores. ``costs.terms`` has the
-costs of all three.
+``nn.terms`` computes score terms, ``nn.projections`` role terms, and ``nn.kernels`` cores.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -20,24 +18,12 @@ Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearTerms:
-    """The fields of a variant that apply to linear attention only."""
-
-    decay: Decay = "none"
-    """In linear attention, whether weights decay with distance, by a factor per KV head that is
-    ``learned`` or ``fixed``."""
-    normaliser: Normaliser = "sum"
-    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
-    1, appendix A.1, decays only the state), or none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleTerms(LinearTerms):
+class RoleTerms:
     """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: each head gets a rotated query from a separate
-    projection, all heads share one rotated key, and their products are added to the scores."""
+    """Channels of decoupled rotary positions: products of a further rotated query per head and one
+    rotated key, which all heads share, are added to the scores."""
     latent: int | None = None
     """Width of a shared latent from which two matrices make the key and the value."""
     kv_norm: bool = False
@@ -49,10 +35,7 @@ class RoleTerms(LinearTerms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores.
-
-    One choice of ``positions`` is a role term: ``rotary`` rotates query and key, not the scores.
-    """
+    """The fields of a variant that determine its scores; rotary positions rotate the roles."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j); weights of a 2D sinusoid give tau and g."""
@@ -63,18 +46,21 @@ class ScoreTerms(RoleTerms):
     soft_cap: float | None = None
     """The bound within which a tanh keeps scores; ``None`` for no bound."""
     window: int | None = None
-    """Masks keys that are this many tokens or more before the query (in bidirectional attention:
-    away from it)."""
+    """Masks keys that are this many tokens or more away from the query."""
     stride: int | None = None
     """Masks keys whose distance is not a multiple of this, except those in the window."""
     diagonal: DiagonalNorm = "none"
-    """Divides the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
-    (paper 1, appendix A.2). ``unscaled`` divides before the score scale is applied, like the
-    appendix's listing; the others divide scaled scores."""
+    """Divides the diagonal of K K^T by its mean or norm over the tokens that a query sees (paper 1,
+    appendix A.2); ``unscaled`` divides before the score scale is applied."""
     temperature: float = 1.0
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """The function that turns scores into weights (:data:`CORES`)."""
+    decay: Decay = "none"
+    """Whether weights of linear attention decay with distance, by a factor per KV head."""
+    normaliser: Normaliser = "sum"
+    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
+    1, appendix A.1, decays only the state), or none."""
     own: str | None = None
     """The name of a score term, core or layer from a user's file (:data:`OWN`)."""
 
@@ -114,26 +100,19 @@ class ScoreTerms(RoleTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """An entry for a term that changes roles or scores.
-
-    In the entry's description and equations, ``{value}`` stands for the value of the variant's
-    field for this term.
-    """
+    """A term that changes roles or scores; ``{value}`` in its texts is the value of its field."""
 
     name: str
-    """The field of :class:`ScoreTerms` that switches the term on, or one of that field's
-    choices."""
+    """The field of :class:`ScoreTerms` that switches the term on, or a choice of that field."""
     field: str
-    """The field of :class:`ScoreTerms` to which the term belongs."""
     words: str
     """The meaning of the term, as a clause of a sentence."""
     scores: str = "{scores}"
     """The equation of the scores with the term."""
-    role: str | None = None
-    """The equation of query and key with the term, in ``{role}`` and its ``{letter}``; None if the
-    term does not change them."""
-    key_value: str | None = None
-    """The equation of key or value with the term, in ``{source}`` and the role's letter."""
+    role: str = "{role}"
+    """The equation of a role with the term, in ``{role}`` and its ``{letter}``."""
+    letters: str = "qk"
+    """The letters of the roles that the term changes."""
     where: str = ""
     """Definitions of the symbols in the equations."""
     is_symmetric: bool = True
@@ -151,10 +130,7 @@ class TermEntry:
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
     def write(self, text: str, variant: ScoreTerms, scores: str = "") -> str:
-        """Fill in the placeholders of ``text`` for a variant that has the term.
-
-        ``text`` is the term's description, its equation or its definitions of symbols.
-        """
+        """Fill in the placeholders of one of the term's texts."""
         value = getattr(variant, self.field)
         return text.format(value=value.partition("-")[0] if self.values else value, scores=scores)
 
@@ -190,11 +166,9 @@ class CoreEntry:
     """The meaning of the core, as a clause of a sentence; empty for the softmax."""
     equation: str
     """The equation of the weights, in ``{scores}`` and the visible pairs ``{seen}``, or in
-    ``{query}`` and ``{key}``; hidden pairs have the weight 0. ``{bare_query}`` and ``{bare_key}``
-    have no parentheses."""
+    ``{query}`` and ``{key}``, which are ``{bare_query}`` and ``{bare_key}`` in parentheses."""
     products: str = ""
-    """The equation of the scores without terms, in ``{query}`` and ``{key}``, if it is not s q
-    kᵀ."""
+    """The equation of the scores without terms, if it is not s q kᵀ."""
     fields: tuple[str, ...] = ()
     """The fields of :class:`ScoreTerms` that may be set with this core."""
     has_causal: bool = True
@@ -203,29 +177,21 @@ class CoreEntry:
     """Whether a state of fixed size holds everything that later tokens need from earlier ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The spelling of a field in labels."""
-
-    form: str
-    """The text of the option and its value, after ``@``."""
-    pattern: str
-    """A regular expression for the option; its group matches the value."""
-    help: str
-    """The choices, for messages."""
-    read: Callable[[str], Any] = str
-    """Converts the text of the value."""
-
-
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
 """For each field, the value that means that its term is absent."""
 
-ROLE_TERMS: tuple[TermEntry, ...] = (
+_DIAGONAL = (
+    "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal entries "
+    "(j, j), taken over all tokens j that token i can see"
+)
+TERMS: tuple[TermEntry, ...] = (
+    # Terms that change query, key or value.
     TermEntry(
         "kv_norm",
         "kv_norm",
         "the tensor that key and value share is normalised over all KV heads",
-        key_value="N({source})",
+        role="N({role})",
+        letters="kv",
         where=(
             "N divides each token by the root mean square of all its KV heads, √(mean c² + 1e-6), "
             "and multiplies each channel by a learned gain"
@@ -236,7 +202,8 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         "latent",
         "latent",
         "key and value are each made from a latent of {value} channels",
-        key_value="{source} B{letter}",
+        role="{role} B{letter}",
+        letters="kv",
         where="x Wk is the latent of {value} channels, which all heads share",
         is_symmetric=False,
     ),
@@ -287,19 +254,13 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         is_symmetric=False,
         before_scale=True,
     ),
-)
-"""The terms that change query, key or value, in the order in which they are applied."""
-
-SCORE_TERMS: tuple[TermEntry, ...] = (
+    # Terms that change scores or weights.
     TermEntry(
         "diagonal",
         "diagonal",
         "the diagonal of the scores is divided by its {value}",
         "diag-{value}({scores})",
-        where=(
-            "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal "
-            "entries (j, j), taken over all tokens j that token i can see"
-        ),
+        where=_DIAGONAL,
         values=("mean", "norm"),
     ),
     TermEntry(
@@ -307,10 +268,7 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         "diagonal",
         "the diagonal of K Kᵀ is divided by its {value} before the score scale is applied",
         "diag-{value}({scores})",
-        where=(
-            "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal "
-            "entries (j, j), taken over all tokens j that token i can see"
-        ),
+        where=_DIAGONAL,
         before_scale=True,
         values=("mean-unscaled", "norm-unscaled"),
     ),
@@ -373,9 +331,6 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         values=("learned", "fixed"),
     ),
 )
-"""The terms that change scores or weights, in the order in which they are applied."""
-
-TERMS = (*ROLE_TERMS, *SCORE_TERMS)
 """Every term, in the order in which they are applied."""
 
 _ANY = (
@@ -441,32 +396,22 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
 }
 """For each normaliser, its meaning in words and the equation of the weights with it."""
 
-_POSITIONS = get_args(ScorePosition)[1:]
-_NUMBER = r"\d*\.?\d+(?:e[+-]?\d+)?"
-
-OPTIONS: Mapping[str, Option] = {
-    "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
-    "decoupled": Option("decoupled-{}", r"decoupled-(\d+)", "decoupled-N (shared rotary key)", int),
-    "latent": Option("latent-{}", r"latent-(\d+)", "latent-N (of key and value)", int),
-    "kv_norm": Option("kv-norm", "(kv-norm)", "kv-norm", bool),
-    "head_norm": Option("{}", "(qk-norm|qk-norm-wide)", "qk-norm, qk-norm-wide (of query and key)"),
-    "soft_cap": Option("cap{!r}", rf"cap({_NUMBER})", "capX (soft cap of scores)", float),
-    "window": Option("w{}", r"w(\d+)", "wN (window)", int),
-    "stride": Option("s{}", r"s(\d+)", "sN (stride)", int),
-    "diagonal": Option(
-        "diag-{}",
-        "diag-((?:mean|norm)(?:-unscaled)?)",
-        "diag-mean, diag-norm, diag-mean-unscaled, diag-norm-unscaled",
-    ),
-    "temperature": Option("t{!r}", rf"t({_NUMBER})", "tX (temperature)", float),
-    "core": Option(
-        "{}",
-        f"({'|'.join(name for name in CORES if name != 'softmax')})",
-        ", ".join(name for name in CORES if name != "softmax"),
-    ),
-    "decay": Option("decay-{}", "decay-(learned|fixed)", "decay-learned, decay-fixed"),
-    "normaliser": Option("{}", "(undecayed-sum|unnormalised)", "undecayed-sum, unnormalised"),
-    "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
-    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (from your own file)"),
+OPTIONS: Mapping[str, tuple[str, type[Any] | tuple[str, ...]]] = {
+    "positions": ("", get_args(ScorePosition)[1:]),
+    "decoupled": ("decoupled-", int),
+    "latent": ("latent-", int),
+    "kv_norm": ("kv-norm", bool),
+    "head_norm": ("", get_args(HeadNorm)[1:]),
+    "soft_cap": ("cap", float),
+    "window": ("w", int),
+    "stride": ("s", int),
+    "diagonal": ("diag-", get_args(DiagonalNorm)[1:]),
+    "temperature": ("t", float),
+    "core": ("", get_args(Core)[1:]),
+    "decay": ("decay-", get_args(Decay)[1:]),
+    "normaliser": ("", get_args(Normaliser)[1:]),
+    "key_bias": ("key-bias", bool),
+    "own": ("own-", str),
 }
-"""The options of labels by field, in the order in which labels list them."""
+"""The options of labels by field, in the order in which labels list them: a prefix, and a word from
+a list, a number, a name or (``bool``) nothing."""

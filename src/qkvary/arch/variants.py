@@ -3,7 +3,6 @@
 Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -96,16 +95,14 @@ class Variant(ScoreTerms):
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
                 "expected a query that shares its source with the key or the value for the map "
-                f"form, got a query that alone reads {query}, where an ordinary query projection "
-                "has the same effect as the map; choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
+                f"form, got a query that alone reads {query}; choices: Q[map]=K-V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None
         if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
                 "expected a key that cannot absorb the map of the query, got a key with its own "
-                "projection and its own heads, so that the projection can absorb the map "
-                "(q M k = q (k M')) and the map has no effect; choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "projection and heads (q M k = q (k M')); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
         if heads is not None and heads < 1:
             raise ValueError(f"expected at least 1 KV head, got {heads}")
@@ -113,52 +110,45 @@ class Variant(ScoreTerms):
         if heads is not None and tied and form != "map":
             raise ValueError(
                 "expected a query with its own projection, because key and value have fewer heads "
-                f"than the query (KV heads: {heads}), got a query that shares its projection with "
-                "the key or the value; choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map "
-                "(Q[map]=K-V/g)"
+                f"than the query (KV heads: {heads}), got a query that reads {query}; choices: "
+                "Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
             )
         if heads is not None and IDENTITY in self.sharing.cached:
             raise ValueError(
                 "expected a learned key and a learned value, because the number of KV heads is "
-                f"set (to {heads}), got a key or a value that is the layer input, which always has "
-                "as many heads as the query; choices: I-K-V, I-K=V"
+                f"set (to {heads}), got a key or a value that is the layer input"
             )
         if self.k_rank and self.sharing.key == IDENTITY:
-            raise ValueError(
-                "expected a key with a learned projection, because k_rank is the rank of that "
-                "projection, got a key that is the layer input"
-            )
+            raise ValueError("expected a learned key with a k_rank, got the layer input")
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with its own projection, because v_rank is the rank of that "
-                f"projection, got a value that reads {self.sharing.value}; if that is a "
-                "projection, give the rank to it instead"
+                "expected a value with its own projection with a v_rank, got a value that reads "
+                f"{self.sharing.value}"
             )
 
     def _check_key_value(self) -> None:
         """Refuse options that have no meaning for a shared key and value."""
-        sharing = self.sharing
+        sharing, given = self.sharing, self.sharing.format_tuple({})
         is_shared = sharing.key == sharing.value != IDENTITY
         if self.kv_norm and not is_shared:
             raise ValueError(
-                "expected a learned tensor that key and value share for kv-norm, which normalises "
-                f"it, got {sharing.format_tuple({})}; choices: Q-K=V, I-K=V, Q=K=V"
+                "expected a learned tensor that key and value share for kv-norm, got "
+                f"{given}; choices: Q-K=V, I-K=V, Q=K=V"
             )
         if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
             raise ValueError(
                 f"expected key and value to be different tensors for {self.head_norm}, got "
-                f"{sharing.format_tuple({})}; choices: kv-norm, which normalises both"
+                f"{given}; choices: kv-norm, which normalises both"
             )
         if self.latent is None:
             return
         if self.latent < 1:
             raise ValueError(f"expected a latent of at least 1 channel, got {self.latent}")
         if not is_shared or sharing.query == sharing.key or self.k_rank:
+            rank = f" with rank {self.k_rank}" if self.k_rank else ""
             raise ValueError(
                 "expected a key and a value that share one full projection, which the query does "
-                "not read, for a latent, got "
-                f"{sharing.format_tuple({'k': f'[{self.k_rank}]'} if self.k_rank else {})}; "
-                "choices: Q-K=V, I-K=V"
+                f"not read, for a latent, got {given}{rank}; choices: Q-K=V, I-K=V"
             )
         if self.positions == "rotary":
             raise ValueError(
@@ -174,10 +164,7 @@ class Variant(ScoreTerms):
                 f"{self.decoupled}"
             )
         if self.decoupled is not None and self.positions == "rotary":
-            raise ValueError(
-                "expected keys that are rotated in one way, got rotary and decoupled; choices: "
-                f"rotary, decoupled-{self.decoupled}"
-            )
+            raise ValueError("expected keys that are rotated in one way, got rotary and decoupled")
         if self.own is not None and self.own not in OWN:
             hint = suggest(self.own, OWN) if OWN else "no imported file registers a part"
             raise UnknownPartError(
@@ -187,10 +174,7 @@ class Variant(ScoreTerms):
         if self.window is not None and self.window < 1:
             raise ValueError(f"expected a window of at least 1 token, got {self.window}")
         if self.stride is not None and self.stride < 2:
-            raise ValueError(
-                f"expected a stride of at least 2 tokens, got {self.stride}; omit the stride to "
-                "attend to tokens at every distance"
-            )
+            raise ValueError(f"expected a stride of at least 2 tokens, got {self.stride}")
         if self.plus and self.key_bias:
             raise ValueError("expected + or key-bias, got both, which compute the same function")
         if self.soft_cap is not None and not 0 < self.soft_cap < float("inf"):
@@ -198,20 +182,16 @@ class Variant(ScoreTerms):
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
         compares_itself = self.sharing.is_symmetric and self.query_form != "map"
-        if self.diagonal != "none" and (
-            not compares_itself
-            or self.decoupled is not None
-            or self.kv_norm
-            or self.head_norm != "none"
-        ):
+        others = {
+            "decoupled positions": self.decoupled is not None,
+            "kv-norm": self.kv_norm,
+            self.head_norm: self.head_norm != "none",
+        }
+        if self.diagonal != "none" and (not compares_itself or any(others.values())):
+            given = [self.sharing.format_tuple({}), *(name for name, has in others.items() if has)]
             raise ValueError(
-                "expected a query and a key that are the same tensor, because diagonal "
-                "normalisation needs squared norms on the diagonal of the scores (K K^T), got "
-                f"{self.sharing.format_tuple({})}"
-                f"{' with decoupled positions' * (self.decoupled is not None)}"
-                f"{' with kv-norm' * self.kv_norm}"
-                f"{f' with {self.head_norm}' * (self.head_norm != 'none')}; "
-                "choices: Q=K-V, Q=K=V"
+                "expected a query and a key that are the same tensor for diagonal normalisation, "
+                f"got {' with '.join(given)}; choices: Q=K-V, Q=K=V"
             )
 
     def _check_core(self) -> None:
@@ -225,20 +205,17 @@ class Variant(ScoreTerms):
         ]
         if meaningless:
             raise ValueError(
-                f"expected no {listed(meaningless, 'or')} with the core {core.name}, where "
-                f"{'they have' if len(meaningless) > 1 else 'it has'} no meaning; choices: "
+                f"expected no {listed(meaningless, 'or')} with the core {core.name}; choices: "
                 f"{listed(core.fields, 'or') or 'no score term'}"
             )
         if self.normaliser == "undecayed-sum" and self.decay == "none":
             raise ValueError(
-                "expected a decay with undecayed-sum, got none: without a decay, the decayed and "
-                "the undecayed sum are equal; choices: decay-learned, decay-fixed"
+                "expected a decay with undecayed-sum, got none; choices: decay-learned, decay-fixed"
             )
         if self.latent is not None and core.keeps_state:
             raise ValueError(
-                f"expected no latent with the core {core.name}, got a latent of {self.latent} "
-                "channels: a latent makes a cache of tokens smaller, and this core keeps a state "
-                "instead of a cache of tokens"
+                f"expected no latent with the core {core.name}, which caches no tokens, got a "
+                f"latent of {self.latent} channels"
             )
 
     @property
@@ -255,10 +232,7 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that use the layer input without a projection.
-
-        They include a query that is the layer input plus a projection (the residual forms).
-        """
+        """The roles that contain the layer input itself, residual queries included."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
@@ -269,11 +243,9 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return this variant, completed with settings of ``own``.
+        """Return this variant with the positions, norms and soft cap of ``own`` that it lacks.
 
-        If this variant has no positions, no norms of query and key, or no soft cap of scores, these
-        are taken from ``own``. Positions and the soft cap are taken only if the core of this
-        variant supports them.
+        Positions and the soft cap are taken only if the core of this variant supports them.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
@@ -284,6 +256,10 @@ class Variant(ScoreTerms):
         if not self.has_positions and "positions" in fields:
             kept |= {"positions": own.positions, "decoupled": own.decoupled}
         return replace(self, **kept) if kept else self
+
+    def for_layers(self, num_layers: int) -> tuple["Variant", ...]:
+        """Return this variant for each of ``num_layers`` layers."""
+        return (self,) * num_layers
 
     def rank(self, source: Source) -> Rank | None:
         """Return the rank of a learned projection."""
@@ -314,38 +290,25 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network's layers, first to last, if they are not all the same.
-
-    Raises:
-        ValueError: for a group with no layers, or for neighbouring groups with the same variant.
-    """
+    """The variants of a network's layers, first to last, if they are not all the same."""
 
     runs: tuple[tuple[Variant, int], ...]
     """Variants, each with the number of consecutive layers that have it."""
-
-    def __post_init__(self) -> None:
-        if any(count < 1 for _, count in self.runs):
-            raise ValueError("expected at least 1 layer of each variant, got 0")
-        if len(self.runs) < 2:
-            raise ValueError(
-                "expected at least two different variants, such as QKV*3,Q-K=V*3; if all layers "
-                "have the same variant, write it without a layer count"
-            )
-        if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
-            raise ValueError(
-                "expected one layer count for neighbouring layers of the same variant, got two"
-            )
 
     @property
     def layers(self) -> tuple[Variant, ...]:
         """The variant of each layer."""
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
-    def check_layers(self, num_layers: int) -> None:
-        """Check that a network has as many layers as there are variants.
+    def keep_positions(self, own: Variant) -> "AnyVariant":
+        """Return the variants, each completed with settings of ``own``."""
+        return join_layers([one.keep_positions(own) for one in self.layers])
+
+    def for_layers(self, num_layers: int) -> tuple[Variant, ...]:
+        """Return the variant of each layer of a network with ``num_layers`` layers.
 
         Raises:
-            ValueError: if not; the message has both numbers.
+            ValueError: if there are more or fewer variants than layers.
         """
         # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)
@@ -353,6 +316,7 @@ class LayerVariants:
             raise ValueError(
                 f"expected variants for the {num_layers} layers of the network, got {given}"
             )
+        return self.layers
 
 
 AnyVariant = Variant | LayerVariants

@@ -1,8 +1,8 @@
 """The scores of attention as an object, and the score terms that change it.
 
-There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name. A term takes
-scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
-``nn.projections``. Independent of what the core does with the scores.
+There is one class for each score term in ``arch.terms``, under the same name. A term takes scores
+and returns scores: it fills a field of :class:`Scores`. The role terms are in ``nn.projections``.
+Independent of what the core does with the scores.
 """
 
 import functools

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self, get_args
 
 from qkvary.arch.canonical import (
     ADDED_LATER,
+    canonical_json,
     code_of,
     from_dict,
-    identity_json,
     import_code,
     own_classes,
     stored,
@@ -369,7 +369,7 @@ class RunConfig:
     def run_key(self) -> str:
         """The sha256 that identifies this run in a store."""
         data = self.task.data_fingerprint
-        identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
+        identity = f"{canonical_json(self, identity=True)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
         for kind in own_classes(self.network, self.task):
             identity += f"{kind.__name__} {version_of(kind)}\n"
         return hashlib.sha256(identity.encode()).hexdigest()

@@ -12,7 +12,6 @@ from qkvary.arch.named_networks import (
     NETWORKS,
     PORTABLE_NETWORKS,
     canonical_name,
-    keep_positions,
 )
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
@@ -112,7 +111,7 @@ class Preset:
         are kept.
         """
         own = self.network.layers[0].variant
-        variant = keep_positions(as_label(label), own)
+        variant = as_label(label).keep_positions(own)
         if variant == self.network.variant:
             return self
         if self.base:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from qkvary.arch.families.published_configs import published_configs
+from qkvary.arch.families.sizes import published_configs
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
 

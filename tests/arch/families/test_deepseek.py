@@ -35,17 +35,9 @@ def test_deepseek_v4_as_transformers_spells_it() -> None:
     kinds = {None: "sliding_attention", 4: "compressed_sparse_attention"}
     types = [kinds.get(rate, "heavily_compressed_attention") for rate in [None, None, 4, 128, 4]]
     short = {"num_hidden_layers": 5, "compress_ratios": None}
-    model = read("deepseek-v4-flash", **short, layer_types=types)
-    assert rates(model) == [None, None, 4, 128, 4]
     # Further entries are those of layers that predict further tokens.
     longer = read("deepseek-v4-flash", **short, layer_types=[*types, "sliding_attention"])
-    assert longer.layers == model.layers
+    assert rates(longer) == [None, None, 4, 128, 4]
     assert rates(read("deepseek-v4-flash", **short)) == [128, 128, 128, 4, 128]
-    changed = {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64}
-    slower = read("deepseek-v4-flash", **short, layer_types=types, compress_rates=changed)
-    assert rates(slower) == [None, None, 8, 64, 8]
     older = read("deepseek-v4-flash", **short, layer_types=types, compress_rate_csa=16)
     assert rates(older) == [None, None, 16, 128, 16]
-    words = ["hash_moe"] * 2 + ["moe"] * 3
-    hashed = read("deepseek-v4-flash", **short, mlp_layer_types=words)
-    assert "2 layers choose experts by hashing" in hashed.notes[1]

@@ -6,10 +6,9 @@ the sizes are those of the published files, worked out by hand.
 
 import pytest
 
-from qkvary.arch.blocks import ProjectedAttention
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import active_parameters, model_parameters
-from tests.arch.families.config_files import read, read_without
+from tests.arch.families.config_files import read
 
 PUBLISHED = [
     # 12 layers, keys and values, 12 heads of 64 channels, 2 bytes: 36,864 a token.
@@ -51,15 +50,3 @@ def test_published_sizes(
     assert model_parameters(model).total == total
     assert active is None or active_parameters(model) == active
     assert model_cache_bytes(model, context=context, encoder_tokens=512) == cache
-
-
-def test_positions_of_newer_files_are_nested() -> None:
-    nested = {"partial_rotary_factor": 0.5, "rope_theta": 777.0, "rope_type": "default"}
-    for model, expected in (
-        (read("pythia-160m", rope_parameters=nested), (0.5, 777.0)),
-        (read_without("pythia-160m", "rotary_pct"), (0.25, 10_000.0)),
-    ):
-        attention = model.layers[0].attention
-        assert isinstance(attention, ProjectedAttention)
-        position = attention.config.position
-        assert (position.rotary_fraction, position.rotary_base) == expected

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from qkvary.arch.families.published_configs import published_configs
-from qkvary.arch.families.sizes import load_size, name_sizes, suggest_sizes
+from qkvary.arch.families.sizes import load_size, name_sizes, published_configs, suggest_sizes
 from qkvary.arch.families.table import FAMILIES
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.arch.canonical import identity_dict
+from qkvary.arch.canonical import to_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError, ResourceError
 from qkvary.studies.running.cells import CellOptions, execute_cell
@@ -189,7 +189,7 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     execute_cell(Store(tmp_path), cell, train_cell, options=options)
     begun, *logged, ended = library.calls
     assert begun[1:3] == ("my-study", f"{slug(cell.title)}-{cell.run_key[:8]}")
-    assert begun[3] == identity_dict(cell.run)
+    assert begun[3] == to_dict(cell.run, identity=True)
     assert ended == ("finish",)
     curve = Store(tmp_path).log_events(cell.run_key)
     assert [step for _, _, step in logged] == [event["step"] for event in curve]

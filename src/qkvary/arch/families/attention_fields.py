@@ -1,10 +1,7 @@
-"""Functions that read heads, rotation and attention from configurations, or build the whole model.
+"""Functions that read heads, rotation and attention from configurations, or build a model."""
 
-Most families share these parts; a part of only one family is in that family's file.
-"""
-
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -16,15 +13,14 @@ from qkvary.arch.terms import ScorePosition
 from qkvary.arch.variants import QKV
 
 MOST_KINDS = 100
-"""Maximum number of different layers in a model. More would be a mistake in the configuration and
-slow, because the costs of each kind of layer are counted separately."""
+"""Maximum number of different layers in a model; counting more would be slow."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 Kind = TypeVar("Kind", bound=Hashable)
 Made = TypeVar("Made")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """The sizes of an attention layer."""
 
@@ -45,7 +41,7 @@ class Heads:
         out_bias: bool = False,
     ) -> AttentionConfig:
         """Return a causal layer of these sizes with separate queries, keys and values."""
-        variant = dataclasses.replace(
+        variant = replace(
             QKV,
             num_kv_heads=None if self.kv_count == self.count else self.kv_count,
             window=window,
@@ -112,10 +108,10 @@ def build_decoder(
     """
     d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
-    head = Linear(inputs=d_model, outputs=vocabulary, tied=is_tied, bias=head_bias)
+    head = Linear(d_model, vocabulary, tied=is_tied, bias=head_bias)
     usual: dict[str, Any] = {
-        "tables": (Table(rows=vocabulary, width=d_model),),
-        "norms": (Norm(width=d_model),),
+        "tables": (Table(vocabulary, d_model),),
+        "norms": (Norm(d_model),),
         "head": (head,),
     }
     if "max_tokens" not in others:
@@ -124,10 +120,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention.
-
-    With ``shares_indexer``, the layer uses an earlier layer's indexer instead of its own.
-    """
+    """Return the latent attention, with its own indexer or that of an earlier layer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -150,9 +143,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note on multi-token prediction layers, if the model has any.
-
-    ``predicts`` is the number of such layers if the configuration does not say.
-    """
+    """Return a note on multi-token prediction layers, whose default number is ``predicts``."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("the layers that predict further tokens are not counted",) if further else ()

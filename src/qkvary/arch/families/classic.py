@@ -1,7 +1,4 @@
-"""The families with LayerNorm.
-
-GPT-1, GPT-2, GPT-J, GPT-Neo, CTRL, StarCoder, OPT, BioGPT, Bloom, Falcon, MPT, XGLM, Persimmon,
-Phi 1 and 2, and the Japanese GPT-NeoX.
+"""The families with LayerNorm, such as GPT-2, OPT, Bloom, Falcon, MPT and Phi 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -11,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import PositionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import Heads, build_decoder, build_each, read_rotation
 from qkvary.arch.families.fields import Fields, Reader
@@ -22,14 +19,14 @@ OPT_OFFSET = 2
 """Rows of OPT's learned positions that belong to no token."""
 
 
-def _read_gpt2(fields: Fields, name: str) -> Model:
-    if fields.flag("add_cross_attention", default=False):
-        raise fields.refuse("add_cross_attention", "false")
+def _read_gpt2(fields: Fields, name: str, *, may_share_heads: bool = False) -> Model:
+    """Return a GPT-2, or a StarCoder, whose KV head all query heads may share."""
+    fields.allow({"add_cross_attention": (False,)})
     heads = _gpt_heads(fields)
-    d_ff = fields.size("n_inner", default=4 * heads.d_model)
-    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=d_ff)
-    learned = _learn_positions(fields, heads.d_model, "n_positions", "max_position_embeddings")
-    return _build(fields, name, layer, tied=True, **learned)
+    if may_share_heads and fields.flag("multi_query", default=True):
+        heads = replace(heads, kv_count=1)
+    layer = _build_layer(heads, d_ff=fields.size("n_inner", default=4 * heads.d_model))
+    return _build(fields, name, layer, **_learn_positions(fields, heads))
 
 
 def _read_gpt1(fields: Fields, name: str) -> Model:
@@ -39,27 +36,22 @@ def _read_gpt1(fields: Fields, name: str) -> Model:
 
 
 def _read_ctrl(fields: Fields, name: str) -> Model:
-    config = _gpt_heads(fields).attend(bias=True, out_bias=True)
-    layer = _build_layer(config, d_ff=fields.size("dff"))
-    return _build(fields, name, layer, tied=True, head_bias=True)
+    layer = _build_layer(_gpt_heads(fields), d_ff=fields.size("dff"))
+    return _build(fields, name, layer, head_bias=True)
 
 
 def _read_biogpt(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields)
-    d_ff = fields.size("intermediate_size")
-    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=d_ff)
-    learned = _learn_positions(fields, heads.d_model, "max_position_embeddings", unused=OPT_OFFSET)
-    return _build(fields, name, layer, tied=True, **learned)
+    layer = _build_layer(heads, d_ff=fields.size("intermediate_size"))
+    return _build(fields, name, layer, **_learn_positions(fields, heads, unused=OPT_OFFSET))
 
 
 def _read_japanese_neox(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields)
-    layer = _build_layer(
-        heads.attend(positions="rotary", rotation=read_rotation(fields)),
-        d_ff=fields.size("intermediate_multiple_size", default=4) * heads.d_model,
-        bias=False,
-    )
-    model = _build(fields, name, layer, tied=True)
+    d_ff = fields.size("intermediate_multiple_size", default=4) * heads.d_model
+    rotation = read_rotation(fields)
+    layer = _build_layer(heads, d_ff=d_ff, bias=False, positions="rotary", rotation=rotation)
+    model = _build(fields, name, layer)
     # Only the attention of the last layer adds a bias.
     last = replace(layer, entries=heads.d_model)
     return replace(model, layers=(*model.layers[:-1], last))
@@ -69,64 +61,57 @@ def _read_opt(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields)
     d_model, vocabulary = heads.d_model, fields.size("vocab_size")
     bias = fields.flag("enable_bias", default=True)
-    layer = _build_layer(
-        heads.attend(bias=bias, out_bias=bias), d_ff=fields.size("ffn_dim"), bias=bias
-    )
+    layer = _build_layer(heads, d_ff=fields.size("ffn_dim"), bias=bias)
     if not fields.flag("layer_norm_elementwise_affine", default=True):
         layer = replace(layer, norms=())
     ends_normed = fields.flag("do_layer_norm_before", default=True) and not fields.flag(
         "_remove_final_layer_norm", default=False
     )
     width = fields.size("word_embed_proj_dim", default=d_model)
-    into, out = Linear(inputs=width, outputs=d_model), Linear(inputs=d_model, outputs=width)
+    into, out = Linear(width, d_model), Linear(d_model, width)
     tied = fields.flag("tie_word_embeddings", default=True)
     return _build(
         fields,
         name,
         layer,
-        tied=tied,
-        tables=(Table(rows=vocabulary, width=width),),
+        tables=(Table(vocabulary, width),),
         norms=layer.norms[:1] if ends_normed else (),
-        head=(Linear(inputs=width, outputs=vocabulary, tied=tied),),
+        head=(Linear(width, vocabulary, tied=tied),),
         others=() if width == d_model else (into, out),
-        **_learn_positions(fields, d_model, "max_position_embeddings", unused=OPT_OFFSET),
+        **_learn_positions(fields, heads, unused=OPT_OFFSET),
     )
 
 
 def _read_bloom(fields: Fields, name: str) -> Model:
-    heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
-    config = heads.attend(positions="alibi", bias=True, out_bias=True)
-    model = _build(fields, name, _build_layer(config, d_ff=4 * heads.d_model), tied=True)
+    heads = _gpt_heads(fields)
+    layer = _build_layer(heads, d_ff=4 * heads.d_model, positions="alibi")
     # The second norm comes after the embedding.
-    return replace(model, norms=model.norms * 2)
+    return _build(fields, name, layer, norms=layer.norms)
 
 
 def _read_falcon(fields: Fields, name: str) -> Model:
     new = fields.flag("new_decoder_architecture", default=False)
-    count = fields.size("num_attention_heads", "n_head")
-    kv_count = fields.size("num_kv_heads", default=count)
+    heads = _gpt_heads(fields)
+    kv_count = fields.size("num_kv_heads", default=heads.count)
     if not new and fields.flag("multi_query", default=True):
         kv_count = 1
-    elif not new and kv_count != count:
-        raise fields.refuse("num_kv_heads", f"{count} (the number of query heads) or multi_query")
-    d_model = fields.size("n_embed", "hidden_size")
-    heads = Heads(d_model=d_model, count=count, kv_count=kv_count)
-    bias = fields.flag("bias", default=False)
-    config = heads.attend(
-        positions="alibi" if fields.flag("alibi", default=False) else "rotary",
-        rotation=read_rotation(fields),
-        bias=bias,
-        out_bias=bias,
-    )
+    elif not new and kv_count != heads.count:
+        raise fields.refuse("num_kv_heads", f"{heads.count} (as many as query heads) or 1")
     parallel = new or fields.flag("parallel_attn", default=True)
     norms = fields.size("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
     if norms > 2:
         raise fields.refuse("num_ln_in_parallel_attn", "1 or 2")
-    d_ff = fields.size("ffn_hidden_size", default=4 * d_model)
-    layer = _build_layer(config, d_ff=d_ff, bias=bias, norms=norms)
-    shared = count // kv_count
+    layer = _build_layer(
+        replace(heads, kv_count=kv_count),
+        d_ff=fields.size("ffn_hidden_size", default=4 * heads.d_model),
+        bias=fields.flag("bias", default=False),
+        norms=norms,
+        positions="alibi" if fields.flag("alibi", default=False) else "rotary",
+        rotation=read_rotation(fields),
+    )
+    shared = heads.count // kv_count
     note = f"transformers stores keys and values {shared} times, once for every query head"
-    return _build(fields, name, layer, tied=True, notes=(note,) if new and shared > 1 else ())
+    return _build(fields, name, layer, notes=(note,) if new and shared > 1 else ())
 
 
 def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
@@ -134,14 +119,15 @@ def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
     heads = _equal_heads(fields)
     if parallel:
         heads = replace(heads, kv_count=fields.size("num_key_value_heads", default=heads.count))
-    rotation = read_rotation(fields, fraction=0.5)
     layer = _build_layer(
-        heads.attend(positions="rotary", rotation=rotation, bias=True, out_bias=True),
+        heads,
         d_ff=fields.size("intermediate_size"),
         norms=1 if parallel else 2,
+        positions="rotary",
+        rotation=read_rotation(fields, fraction=0.5),
     )
     if fields.flag("qk_layernorm", default=not parallel):
-        head_norm = Norm(width=heads.d_model // heads.count, bias=True)
+        head_norm = Norm(heads.d_model // heads.count, bias=True)
         layer = replace(layer, attention=replace(layer.attention, norms=(head_norm, head_norm)))
     return _build(fields, name, layer, tied=False, head_bias=parallel)
 
@@ -149,22 +135,15 @@ def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
 def _read_gptj(fields: Fields, name: str) -> Model:
     heads = _gpt_heads(fields)
     size = heads.d_model // heads.count
-    rotation = PositionConfig(rotary_fraction=fields.size("rotary_dim", default=size) / size)
     layer = _build_layer(
-        heads.attend(positions="rotary", rotation=rotation),
+        heads,
         d_ff=fields.size("n_inner", default=4 * heads.d_model),
         norms=1,
+        positions="rotary",
+        rotation=PositionConfig(rotary_fraction=fields.size("rotary_dim", default=size) / size),
+        attention_bias=False,
     )
     return _build(fields, name, layer, tied=False, head_bias=True)
-
-
-def _read_bigcode(fields: Fields, name: str) -> Model:
-    model = _read_gpt2(fields.replace(add_cross_attention=False), name)
-    if not fields.flag("multi_query", default=True):
-        return model
-    config = replace(_gpt_heads(fields), kv_count=1).attend(bias=True, out_bias=True)
-    layer = replace(model.layers[0], attention=ProjectedAttention(config=config))
-    return replace(model, layers=(layer,) * len(model.layers))
 
 
 def _read_gpt_neo(fields: Fields, name: str) -> Model:
@@ -175,9 +154,8 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
         raise fields.missing(("attention_layers",))
 
     def build(kind: str) -> Layer:
-        config = heads.attend(window=window if kind == "local" else None, bias=True, out_bias=True)
         d_ff = fields.size("intermediate_size", default=4 * heads.d_model)
-        layer = _build_layer(config, d_ff=d_ff)
+        layer = _build_layer(heads, d_ff=d_ff, window=window if kind == "local" else None)
         return replace(layer, attention=replace(layer.attention, unbiased=("q", "k", "v")))
 
     return build_decoder(
@@ -185,39 +163,36 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
         name,
         build_each(kinds, build),
         tied=True,
-        norms=(Norm(width=heads.d_model, bias=True),),
+        norms=(Norm(heads.d_model, bias=True),),
         notes=("transformers caches all tokens, even in layers with a window",),
-        **_learn_positions(fields, heads.d_model, "max_position_embeddings"),
+        **_learn_positions(fields, heads),
     )
 
 
 def _read_mpt(fields: Fields, name: str) -> Model:
     attention = fields.nested("attn_config")
-    if attention.flag("qk_ln", default=False) or not fields.flag("no_bias", default=True):
-        raise fields.refuse("attn_config", "no biases, and no norms of queries and keys,")
+    fields.allow({"no_bias": (True,)})
+    attention.allow({"qk_ln": (False,)})
     heads = _equal_heads(fields, ("d_model",), ("n_heads",))
-    is_grouped = attention.text("attn_type", default="multihead_attention") != "multihead_attention"
-    if is_grouped:
+    if attention.text("attn_type", default="multihead_attention") != "multihead_attention":
         heads = replace(heads, kv_count=attention.size("kv_n_heads", default=1))
     has_alibi = attention.flag("alibi", default=True)
-    d_model = heads.d_model
-    norm = Norm(width=d_model)
-    d_ff = fields.size("expansion_ratio", default=4) * d_model
-    config = heads.attend(positions="alibi" if has_alibi else "none")
-    layer = replace(_build_layer(config, d_ff=d_ff, bias=False), norms=(norm, norm))
-    learned = _learn_positions(fields, d_model, "max_seq_len")
+    layer = _build_layer(
+        heads,
+        d_ff=fields.size("expansion_ratio", default=4) * heads.d_model,
+        bias=False,
+        positions="alibi" if has_alibi else "none",
+    )
+    norm = Norm(heads.d_model)
+    learned = _learn_positions(fields, heads)
     if has_alibi:
         learned["positions"] = ()
-    layers = (layer,) * fields.layers("n_layers")
-    return build_decoder(fields, name, layers, tied=True, **learned)
+    return _build(fields, name, replace(layer, norms=(norm, norm)), **learned)
 
 
 def _read_xglm(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("d_model",), ("attention_heads",))
-    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("ffn_dim"))
-    norm = Norm(width=heads.d_model, bias=True)
-    layers = (layer,) * fields.layers("num_layers")
-    return build_decoder(fields, name, layers, tied=True, norms=(norm,))
+    return _build(fields, name, _build_layer(heads, d_ff=fields.size("ffn_dim")))
 
 
 def _equal_heads(
@@ -233,33 +208,43 @@ def _equal_heads(
 
 
 def _gpt_heads(fields: Fields) -> Heads:
-    return _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    widths = ("n_embd", "n_embed", "hidden_size")
+    return _equal_heads(fields, widths, ("n_head", "num_attention_heads"))
 
 
-def _learn_positions(fields: Fields, d_model: int, *names: str, unused: int = 0) -> dict[str, Any]:
+def _learn_positions(fields: Fields, heads: Heads, *, unused: int = 0) -> dict[str, Any]:
     """Return the table of learned positions and the context, as arguments of ``Model``."""
-    tokens = fields.size(*names)
-    return {"positions": (Table(rows=tokens + unused, width=d_model),), "max_tokens": tokens}
+    tokens = fields.size("n_positions", "max_position_embeddings", "max_seq_len")
+    return {"positions": (Table(tokens + unused, heads.d_model),), "max_tokens": tokens}
 
 
-def _build_layer(config: AttentionConfig, *, d_ff: int, bias: bool = True, norms: int = 2) -> Layer:
+def _build_layer(
+    heads: Heads,
+    *,
+    d_ff: int,
+    bias: bool = True,
+    attention_bias: bool = True,
+    norms: int = 2,
+    **attention: Any,
+) -> Layer:
+    """Return a block with LayerNorm; ``attention`` has more arguments of ``Heads.attend``."""
+    has_bias = bias and attention_bias
+    config = heads.attend(bias=has_bias, out_bias=has_bias, **attention)
     return Layer(
         attention=ProjectedAttention(config=config),
-        feed_forward=(FeedForward(d_model=config.d_model, d_ff=d_ff, bias=bias),),
-        norms=(Norm(width=config.d_model, bias=True),) * norms,
+        feed_forward=(FeedForward(heads.d_model, d_ff, bias=bias),),
+        norms=(Norm(heads.d_model, bias=True),) * norms,
     )
 
 
-def _build(
-    fields: Fields, name: str, layer: Layer, *, tied: bool, head_bias: bool = False, **others: Any
-) -> Model:
-    """Return a model whose layers are all identical and whose final norm has a bias."""
-    layers = (layer,) * fields.layers("n_layer", "num_hidden_layers")
+def _build(fields: Fields, name: str, layer: Layer, *, tied: bool = True, **others: Any) -> Model:
+    """Return a model whose layers are all identical and whose final norm is like theirs."""
+    layers = (layer,) * fields.layers("n_layer", "num_hidden_layers", "n_layers", "num_layers")
     if "max_tokens" not in others:
         names = ("max_position_embeddings", "n_positions", "seq_length")
         others["max_tokens"] = fields.optional_size(*names)
-    others = {"norms": layer.norms[:1], **others}
-    return build_decoder(fields, name, layers, tied=tied, head_bias=head_bias, **others)
+    norms = others.pop("norms", layer.norms[:1])
+    return build_decoder(fields, name, layers, tied=tied, norms=norms, **others)
 
 
 READERS: Mapping[str, Reader] = {
@@ -274,7 +259,7 @@ READERS: Mapping[str, Reader] = {
     "phi": partial(_read_phi, parallel=True),
     "gptj": _read_gptj,
     "codegen": _read_gptj,
-    "gpt_bigcode": _read_bigcode,
+    "gpt_bigcode": partial(_read_gpt2, may_share_heads=True),
     "gpt_neo": _read_gpt_neo,
     "mpt": _read_mpt,
     "xglm": _read_xglm,

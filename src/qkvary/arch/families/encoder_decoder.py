@@ -3,8 +3,8 @@
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
@@ -15,27 +15,18 @@ from qkvary.arch.parts import Linear, Norm, Table
 
 KERNEL = 3
 """Width in frames of the convolutions in Whisper's stem."""
-PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
-"""Activations of T5; the prefix ``gated-`` means that a third matrix gates them."""
 
 
 def _read_t5(fields: Fields, name: str) -> Model:
-    count = fields.size("num_heads")
-    heads = Heads(
-        d_model=fields.size("d_model"),
-        count=count,
-        kv_count=count,
-        dim=fields.size("d_kv"),
-    )
-    d_model, encoder_layers = heads.d_model, fields.layers("num_layers")
-    decoder_layers = encoder_layers
-    if fields.has("num_decoder_layers"):
-        decoder_layers = fields.layers("num_decoder_layers")
+    count, d_model = fields.size("num_heads"), fields.size("d_model")
+    encoder_layers = fields.layers("num_layers")
+    decoder_layers = fields.layers("num_decoder_layers", "num_layers")
     # The first layer of a stack has the table of relative positions that all its layers read.
     buckets = fields.size("relative_attention_num_buckets", default=32) * count
-    feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
+    feed_forward, norm = _read_t5_forward(fields), Norm(d_model)
+    heads = Heads(d_model=d_model, count=count, kv_count=count, dim=fields.size("d_kv"))
     causal = heads.attend()
-    every = _see_everything(causal)
+    every = replace(causal, causal=False)
 
     def build(config: AttentionConfig, entries: int) -> Layer:
         return Layer(
@@ -46,7 +37,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
 
     def build_crossing(entries: int) -> Layer:
         crossing = ProjectedAttention(config=every)
-        return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
+        return replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
 
     return build_decoder(
         fields,
@@ -62,32 +53,27 @@ def _read_t5(fields: Fields, name: str) -> Model:
 
 
 def _read_t5_forward(fields: Fields) -> FeedForward:
-    kind = fields.text("feed_forward_proj", default="relu")
-    if kind.removeprefix("gated-") not in PLAIN_FORWARDS:
-        choices = ", ".join(PLAIN_FORWARDS)
-        raise fields.refuse(
-            "feed_forward_proj", f"{choices}, or one of these with the prefix gated-,"
-        )
-    return FeedForward(
-        d_model=fields.size("d_model"), d_ff=fields.size("d_ff"), gated=kind.startswith("gated-")
-    )
+    kind, *activation = fields.text("feed_forward_proj", default="relu").rsplit("-", 1)
+    if activation and kind != "gated":
+        raise fields.refuse("feed_forward_proj", "an activation such as relu or gated-gelu")
+    return FeedForward(fields.size("d_model"), fields.size("d_ff"), gated=bool(activation))
 
 
 def _read_whisper(fields: Fields, name: str) -> Model:
     d_model = fields.size("d_model")
     tokens, heard = fields.size("max_target_positions"), fields.size("max_source_positions")
-    norm = Norm(width=d_model, bias=True)
+    norm = Norm(d_model, bias=True)
     causal = _attend(d_model, fields.size("decoder_attention_heads"))
     decoder_layer = Layer(
         attention=ProjectedAttention(config=causal, unbiased=("k",)),
-        feed_forward=(_forward(d_model, fields.size("decoder_ffn_dim")),),
+        feed_forward=(_forward(fields, "decoder_ffn_dim"),),
         norms=(norm,) * 3,
-        cross=ProjectedAttention(config=_see_everything(causal), unbiased=("k",)),
+        cross=ProjectedAttention(config=replace(causal, causal=False), unbiased=("k",)),
     )
-    seeing = _see_everything(_attend(d_model, fields.size("encoder_attention_heads")))
+    seeing = replace(_attend(d_model, fields.size("encoder_attention_heads")), causal=False)
     encoder_layer = Layer(
         attention=ProjectedAttention(config=seeing, unbiased=("k",)),
-        feed_forward=(_forward(d_model, fields.size("encoder_ffn_dim")),),
+        feed_forward=(_forward(fields, "encoder_ffn_dim"),),
         norms=(norm, norm),
     )
     return build_decoder(
@@ -95,7 +81,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         name,
         (decoder_layer,) * fields.layers("decoder_layers"),
         tied=True,
-        positions=(Table(rows=tokens, width=d_model),),
+        positions=(Table(tokens, d_model),),
         norms=(norm,),
         encoder=Encoder(
             layers=(encoder_layer,) * fields.layers("encoder_layers"),
@@ -103,7 +89,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
             tokens=heard,
             stem=_read_stem(fields),
             # Sinusoids, stored with the weights.
-            positions=(Table(rows=heard, width=d_model),),
+            positions=(Table(heard, d_model),),
         ),
         max_tokens=tokens,
     )
@@ -112,22 +98,18 @@ def _read_whisper(fields: Fields, name: str) -> Model:
 def _read_stem(fields: Fields) -> tuple[Linear, ...]:
     """Return two convolutions; the second merges two frames into one token."""
     d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
-    frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
+    frame = Linear(KERNEL * bins, d_model, bias=True)
     # The token's second frame passes through the same matrix.
-    other = Linear(inputs=frame.inputs, outputs=d_model, tied=True)
-    return (frame, other, Linear(inputs=KERNEL * d_model, outputs=d_model, bias=True))
+    other = Linear(frame.inputs, d_model, tied=True)
+    return (frame, other, Linear(KERNEL * d_model, d_model, bias=True))
 
 
 def _attend(d_model: int, heads: int) -> AttentionConfig:
     return Heads(d_model=d_model, count=heads, kv_count=heads).attend(bias=True, out_bias=True)
 
 
-def _forward(d_model: int, d_ff: int) -> FeedForward:
-    return FeedForward(d_model=d_model, d_ff=d_ff, bias=True)
-
-
-def _see_everything(config: AttentionConfig) -> AttentionConfig:
-    return dataclasses.replace(config, causal=False)
+def _forward(fields: Fields, width: str) -> FeedForward:
+    return FeedForward(fields.size("d_model"), fields.size(width), bias=True)
 
 
 READERS: Mapping[str, Reader] = {

@@ -23,7 +23,8 @@ class Fields:
     """The content of one configuration; ``family`` names the model family in error messages.
 
     Methods take the names of one field, the current name first; the first name present counts.
-    A null counts as absent. A missing or invalid value raises ``ValueError``.
+    A null counts as absent, and an absent field has its default. A missing or invalid value raises
+    ``ValueError``.
     """
 
     def __init__(self, content: Mapping[str, object], family: str) -> None:
@@ -32,7 +33,7 @@ class Fields:
 
     def has(self, *names: str) -> bool:
         """Return whether one of the names is present and not null."""
-        return any(self.content.get(name) is not None for name in names)
+        return self._find(names) is not None
 
     def mentions(self, name: str) -> bool:
         """Return whether the name is present, even with the value null."""
@@ -43,72 +44,54 @@ class Fields:
         return Fields({**self.content, **changes}, self.family)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """Return the field's value, which must be a positive whole number.
-
-        The field is required unless a default is given.
-        """
+        """Return a positive whole number, which is required unless a default is given."""
         found = self.optional_size(*names)
-        if found is not None:
-            return found
-        if default is not None:
-            return default
-        raise self.missing(names)
+        if found is None and default is None:
+            raise self.missing(names)
+        return found or default or 1
 
     def optional_size(self, *names: str) -> int | None:
-        """Return the field's value, which must be a positive whole number; ``None`` if absent."""
-        value = self._find(names)
-        if value is None:
-            return None
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
-            raise self._wrong(names, "a whole number in 1 ... 2^40", value)
-        return value
+        """Return a positive whole number, or ``None`` if the field is absent."""
+        return self._whole(names, least=1)
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return the field's value, which must be a whole number of at least 0.
-
-        Returns ``default`` if the field is absent.
-        """
-        value = self._find(names)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_SIZE:
-            raise self._wrong(names, "a whole number in 0 ... 2^40", value)
-        return value
+        """Return a whole number of at least 0."""
+        found = self._whole(names, least=0)
+        return default if found is None else found
 
     def layers(self, *names: str) -> int:
-        """Return the field's value, which must be a plausible number of layers."""
+        """Return a plausible number of layers, which is required."""
         found = self.size(*names)
         if found > MOST_LAYERS:
             raise self._wrong(names, f"at most {MOST_LAYERS:,} layers", found)
         return found
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return the field's value, true or false; ``default`` if the field is absent."""
+        """Return a value that must be true or false."""
         value = self._find(names)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
         return default if value is None else value
 
-    def number(self, *names: str, default: float) -> float:
-        """Return the field's value, a finite number; ``default`` if the field is absent."""
+    def number(self, *names: str, default: float | None = None) -> float:
+        """Return a finite number, which is required unless a default is given."""
         value = self._find(names)
+        value = default if value is None else value
         if value is None:
-            return default
+            raise self.missing(names)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
             raise self._wrong(names, "a number", value)
         return float(value)
 
     def text(self, *names: str, default: str) -> str:
-        """Return the field's value, a string; ``default`` if the field is absent."""
+        """Return a string."""
         value = self._find(names)
         if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
         return default if value is None else value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
-        """Return the field's value, a list; ``None`` if the field is absent."""
+        """Return the items of a list, or ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -120,7 +103,7 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """Return the field's value, ``length`` words from ``choices``; ``None`` if it is absent."""
+        """Return ``length`` words from ``choices``, or ``None`` if the field is absent."""
         found = self.items(*names)
         if found is None:
             return None
@@ -132,48 +115,62 @@ class Fields:
         return tuple(str(item) for item in found)
 
     def numbers(self, *names: str) -> frozenset[int] | None:
-        """Return the set of layer numbers in the field's list; ``None`` if the field is absent."""
+        """Return the set of layer numbers in a list, or ``None`` if the field is absent."""
         items = self.items(*names)
         if items is None:
             return None
-        found: list[int] = []
-        for item in items:
-            if isinstance(item, bool) or not isinstance(item, int):
-                raise self.refuse(names[0], "a list of layer numbers")
-            found.append(item)
-        return frozenset(found)
+        found = frozenset(one for one in items if isinstance(one, int))
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in items):
+            raise self.refuse(names[0], "a list of layer numbers")
+        return found
 
-    def section(self, *names: str) -> "Fields | None":
-        """Return the nested configuration in the field; ``None`` if the field is absent."""
-        value = self._find(names)
+    def section(self, name: str) -> "Fields | None":
+        """Return a nested configuration, or ``None`` if the field is absent."""
+        value = self.content.get(name)
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise self._wrong(names, "a nested configuration", value)
+            raise self.refuse(name, "a nested configuration")
         return Fields(cast("Mapping[str, object]", value), self.family)
 
     def nested(self, name: str) -> "Fields":
-        """Return the nested configuration in the field, empty if the field is absent."""
+        """Return a nested configuration, empty if the field is absent."""
         return self.section(name) or Fields({}, self.family)
+
+    def allow(self, supported: Mapping[str, tuple[object, ...]]) -> None:
+        """Refuse values of some fields other than the supported ones; a null is supported."""
+        for name, values in supported.items():
+            if self.has(name) and self.content[name] not in values:
+                raise self.refuse(name, " or ".join(str(one).lower() for one in values) or "null")
 
     def refuse(self, name: str, expected: str) -> ValueError:
         """Return the error for a field whose value is unsupported or contradicts others."""
         return self._wrong((name,), expected, self.content.get(name))
 
-    def _find(self, names: Sequence[str]) -> object:
-        for name in names:
-            value = self.content.get(name)
-            if value is not None:
-                return value
-        return None
-
     def missing(self, names: Sequence[str]) -> ValueError:
         """Return the error for a required field that is missing."""
-        spelled = " or ".join(names)
         known = ", ".join(name[:40] for name in sorted(map(str, self.content))[:12]) or "nothing"
         return ValueError(
-            f"expected the field {spelled} in a {self.family} configuration, got {known}"
+            f"expected the field {' or '.join(names)} in a {self.family} configuration, got {known}"
         )
+
+    def _find(self, names: Sequence[str]) -> object:
+        values = (self.content.get(name) for name in names)
+        return next((value for value in values if value is not None), None)
+
+    def _whole(self, names: Sequence[str], *, least: int) -> int | None:
+        value = self._find(names)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value is None:
+            return None
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not least <= value <= LARGEST_SIZE
+        ):
+            raise self._wrong(names, f"a whole number in {least} ... 2^40", value)
+        return value
 
     def _wrong(self, names: Sequence[str], expected: str, value: object) -> ValueError:
         named = next(filter(self.has, names), names[0])

@@ -1,37 +1,26 @@
 """Gemma 4 and Gemma 3n, whose last layers read an earlier layer's keys and values.
 
-Gemma 4 has heads of two widths, windows between global layers, and K=V in global layers. There, the
-value is taken before the key is normalised with a gain and rotated, so that both follow from one
-tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store key and value. Gemma 3n has several
-residual streams and inputs per layer.
+Gemma 4 has heads of two widths, and ``Q-K=V`` with ``value_rope = "none"`` in global layers. Gemma
+3n has several residual streams.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import (
-    AttentionRecipe,
-    Kind,
-    LayerKinds,
-    Recipe,
-    Rotary,
-    read_head_config,
-)
+from qkvary.arch.families.recipes import Kind, Recipe, complete, read_head_config
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
 
 GLOBAL, LOCAL = LAYER_TYPES
 
-GEMMA4_VOCABULARY = 262_144
-"""Vocabulary if a configuration omits it, also of the per-layer inputs."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
@@ -41,34 +30,35 @@ _EQUAL_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """The properties in which the attention layers of a stack differ."""
+_GEMMA4 = Recipe(
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "vocab_size": 262_144,
+        "vocab_size_per_layer_input": 262_144,
+        "sliding_window": 512,
+        "hidden_size_per_layer_input": 256,
+    }
+)
+_GEMMA4_UNIFIED = Recipe(
+    defaults={**_GEMMA4.defaults, "sliding_window": 1024},
+    ignored=("hidden_size_per_layer_input", "enable_moe_block"),
+)
 
-    heads: Heads
-    window: int | None
-    """Number of tokens that a query sees; ``None`` for a global layer."""
-    rotation: PositionConfig
-    equal: bool = False
-    """Whether keys and values read one projection."""
-    reads_layer: int | None = None
-    """The layer whose keys and values are read; ``None`` if the layer has its own."""
 
-
-def _read_gemma4(fields: Fields, name: str) -> Model:
-    width = fields.count("hidden_size_per_layer_input", default=256)
-    if fields.mentions("hidden_size_per_layer_input") and not fields.has(
-        "hidden_size_per_layer_input"
-    ):
-        width = 0
+def _read_gemma4(fields: Fields, name: str, *, recipe: Recipe) -> Model:
+    fields = complete(recipe, fields)
+    listed = fields.section("per_layer_config")
+    if listed is not None:
+        # Keys are integers in Python, but strings in JSON.
+        named = {str(index): one for index, one in listed.content.items()}
+        fields = fields.replace(per_layer_config=named)
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
-    kinds = _read_gemma4_kinds(fields, window=512)
-    model = _build(fields, name, kinds, experts)
+    model = _build(fields, name, _read_attentions(fields), experts)
+    width = fields.count("hidden_size_per_layer_input")
     return _add_inputs(fields, model, width) if width else model
-
-
-def _read_gemma4_unified(fields: Fields, name: str) -> Model:
-    return _build(fields, name, _read_gemma4_kinds(fields, window=1024))
 
 
 def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
@@ -80,34 +70,44 @@ def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
     return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
 
 
-def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
-    if fields.text("use_bidirectional_attention", default="vision") != "vision":
-        raise fields.refuse("use_bidirectional_attention", "null or vision (text stays causal)")
+def _read_attentions(fields: Fields) -> tuple[ProjectedAttention, ...]:
+    """Return the attention of each layer."""
+    fields.allow({"use_bidirectional_attention": ("vision",)})
     # The last layer is always global, as in transformers.
     types = (*_read_types(fields, period=6)[:-1], GLOBAL)
-    window = fields.size("sliding_window", default=window)
-    equal = fields.flag("attention_k_eq_v", default=False)
-    heads = _read_heads_of_layers(fields, types, equal=equal)
-    rotations = {kind: _read_gemma4_rotation(fields, kind) for kind in LAYER_TYPES}
+    heads = [_read_heads(fields, index, kind) for index, kind in enumerate(types)]
     sources = _find_sources(fields, types)
-    kinds = tuple(
-        _Kind(
-            heads=heads[index],
-            window=window if kind == LOCAL else None,
-            rotation=rotations[kind],
-            equal=equal and kind == GLOBAL,
-            reads_layer=source,
-        )
-        for index, (kind, source) in enumerate(zip(types, sources, strict=True))
-    )
-    for index, kind in enumerate(kinds):
-        if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
+    for index, source in enumerate(sources):
+        if source is not None and heads[index] != heads[source]:
             raise fields.refuse(
                 "num_kv_shared_layers",
-                f"layer {index} to have the same heads as layer {kind.reads_layer}, "
-                "whose cache it reads,",
+                f"layer {index} to have the same heads as layer {source}, whose cache it reads,",
             )
-    return kinds
+    kinds = [*zip(types, heads, sources, strict=True)]
+    return build_each(kinds, lambda kind: _read_attention(fields, *kind))
+
+
+def _read_attention(
+    fields: Fields, kind: str, heads: Heads, source: int | None
+) -> ProjectedAttention:
+    equal = kind == GLOBAL and fields.flag("attention_k_eq_v", default=False)
+    bias = fields.flag("attention_bias", default=False)
+    config = heads.attend(
+        window=fields.size("sliding_window") if kind == LOCAL else None,
+        positions="rotary",
+        rotation=_read_gemma4_rotation(fields, kind),
+        bias=bias,
+        out_bias=bias,
+    )
+    if equal:
+        config = replace(config, variant=replace(config.variant, sharing=share("q", "k", "k")))
+    norm = Norm(config.size_per_head)
+    return ProjectedAttention(
+        config=config,
+        norms=(norm, norm) if source is None else (norm,),
+        reads_layer=source,
+        storage="both" if equal else "needed",
+    )
 
 
 def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
@@ -125,48 +125,26 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
     )
 
 
-def _read_heads_of_layers(
-    fields: Fields, types: Sequence[str], *, equal: bool
-) -> tuple[Heads, ...]:
-    """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
-    usual = Heads(
+def _read_heads(fields: Fields, index: int, kind: str) -> Heads:
+    """Return the heads of a layer, from ``per_layer_config`` or from the kind of layer."""
+    dim, kv_count = fields.size("head_dim"), fields.size("num_key_value_heads")
+    listed = fields.section("per_layer_config")
+    if listed is not None:
+        own = listed.nested(str(index))
+        if not {*own.content} <= {"head_dim", "num_key_value_heads"}:
+            raise fields.refuse("per_layer_config", "nothing but head_dim and num_key_value_heads")
+        dim = own.size("head_dim", default=dim)
+        kv_count = own.size("num_key_value_heads", default=kv_count)
+    elif kind == GLOBAL:
+        dim = fields.size("global_head_dim")
+        if fields.flag("attention_k_eq_v", default=False):
+            kv_count = fields.size("num_global_key_value_heads", default=kv_count)
+    return Heads(
         d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads", default=8),
-        kv_count=fields.size("num_key_value_heads", default=4),
-        dim=fields.size("head_dim", default=256),
+        count=fields.size("num_attention_heads"),
+        kv_count=kv_count,
+        dim=dim,
     )
-    overrides = fields.section("per_layer_config")
-    if overrides is not None:
-        return _override_heads(fields, overrides, usual, len(types))
-    kv_count = fields.optional_size("num_global_key_value_heads") if equal else None
-    wide = dataclasses.replace(
-        usual,
-        dim=fields.size("global_head_dim", default=512),
-        kv_count=usual.kv_count if kv_count is None else kv_count,
-    )
-    return tuple(wide if kind == GLOBAL else usual for kind in types)
-
-
-def _override_heads(
-    fields: Fields, overrides: Fields, usual: Heads, layers: int
-) -> tuple[Heads, ...]:
-    heads, name, known = [usual] * layers, "per_layer_config", ("head_dim", "num_key_value_heads")
-    for key, value in overrides.content.items():
-        # Keys are integers in Python, but strings in JSON.
-        index = str(key)
-        if not index.isdecimal() or len(index) > 9 or int(index) >= layers:
-            raise fields.refuse(name, f"numbers of layers below {layers}")
-        layer = Fields({name: value}, fields.family).section(name)
-        if layer is None:
-            continue
-        if set(layer.content) - set(known):
-            raise fields.refuse(name, f"nothing but {' and '.join(known)}")
-        heads[int(index)] = dataclasses.replace(
-            usual,
-            dim=layer.size(known[0], default=usual.dim),
-            kv_count=layer.size(known[1], default=usual.kv_count),
-        )
-    return tuple(heads)
 
 
 def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
@@ -184,10 +162,10 @@ def _read_experts(fields: Fields) -> Experts:
     d_model, count = fields.size("hidden_size"), fields.size("num_experts")
     inner = fields.size("moe_intermediate_size")
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
+        expert=FeedForward(d_model, inner, gated=True),
         count=count,
         active=fields.size("top_k_experts"),
-        router=Linear(inputs=d_model, outputs=count),
+        router=Linear(d_model, count),
         # A gain on the router's input, and one for each expert's output.
         entries=d_model + count,
     )
@@ -195,82 +173,75 @@ def _read_experts(fields: Fields) -> Experts:
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
     """Return the model with a second embedding of each token; each layer reads its own part."""
-    rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
+    rows = fields.size("vocab_size_per_layer_input")
     d_model, total = model.d_model, len(model.layers) * width
-    into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)
+    into, out = Linear(d_model, width), Linear(width, d_model)
     layers = map_layers(
         model.layers,
-        lambda layer: dataclasses.replace(
-            layer, others=(into, out), norms=(*layer.norms, Norm(width=d_model))
-        ),
+        lambda layer: replace(layer, others=(into, out), norms=(*layer.norms, Norm(d_model))),
     )
-    return dataclasses.replace(
+    return replace(
         model,
         layers=tuple(layers),
-        tables=(*model.tables, Table(rows=rows, width=total)),
-        norms=(*model.norms, Norm(width=width)),
-        others=(Linear(inputs=d_model, outputs=total),),
+        tables=(*model.tables, Table(rows, total)),
+        norms=(*model.norms, Norm(width)),
+        others=(Linear(d_model, total),),
     )
-
-
-def _attend(fields: Fields, kind: _Kind) -> AttentionConfig:
-    bias = fields.flag("attention_bias", default=False)
-    config = kind.heads.attend(
-        window=kind.window, positions="rotary", rotation=kind.rotation, bias=bias, out_bias=bias
-    )
-    if not kind.equal:
-        return config
-    variant = dataclasses.replace(config.variant, sharing=share("q", "k", "k"))
-    return dataclasses.replace(config, variant=variant)
 
 
 def _build(
-    fields: Fields, name: str, kinds: Sequence[_Kind], experts: Experts | None = None
+    fields: Fields, name: str, attentions: Sequence[ProjectedAttention], experts: Experts | None
 ) -> Model:
     """Return the model with these layers; experts are added to each feed-forward network."""
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)
 
-    def build_layer(kind: _Kind) -> Layer:
-        config, reads = _attend(fields, kind), kind.reads_layer is not None
-        dense = FeedForward(
-            d_model=d_model, d_ff=2 * d_ff if widened and reads else d_ff, gated=True
-        )
-        own_norms = 1 if reads else 2
+    def build_layer(attention: ProjectedAttention) -> Layer:
+        wide = widened and attention.reads_layer is not None
+        dense = FeedForward(d_model, 2 * d_ff if wide else d_ff, gated=True)
         return Layer(
-            attention=ProjectedAttention(
-                config=config,
-                norms=(Norm(width=config.size_per_head),) * own_norms,
-                reads_layer=kind.reads_layer,
-                storage="both" if kind.equal else "needed",
-            ),
+            attention=attention,
             feed_forward=(dense,) if experts is None else (dense, experts),
-            norms=(Norm(width=d_model),) * (4 if experts is None else 7),
+            norms=(Norm(d_model),) * (4 if experts is None else 7),
         )
 
-    tokens = fields.size("vocab_size", default=GEMMA4_VOCABULARY)
-    notes = (_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else ()
-    layers = build_each(kinds, build_layer)
-    return build_decoder(fields.replace(vocab_size=tokens), name, layers, tied=True, notes=notes)
+    notes = (_EQUAL_NOTE,) if any(one.storage == "both" for one in attentions) else ()
+    layers = build_each(attentions, build_layer)
+    return build_decoder(fields, name, layers, tied=True, notes=notes)
 
 
 _GEMMA3N = Recipe(
-    attention=AttentionRecipe(head_dim=256),
-    kinds=LayerKinds(window=512),
-    rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
+    rotary_base=1_000_000.0,
+    local_base=("rope_local_base_freq", 10_000.0),
+    defaults={
+        "head_dim": 256,
+        "sliding_window": 512,
+        "num_kv_shared_layers": 15,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+        "altup_num_inputs": 4,
+        "laurel_rank": 64,
+    },
 )
 
 
 def _read_gemma3n(fields: Fields, name: str) -> Model:
+    fields = complete(_GEMMA3N, fields)
     d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
     types = _read_types(fields, period=5)
-    shared = fields.count("num_kv_shared_layers", default=15)
-    sources = _find_sources(fields.replace(num_kv_shared_layers=shared), types)
-    window = fields.size("sliding_window", default=512)
-    widths = _read_widths(fields, layers)
-    width = fields.size("hidden_size_per_layer_input", default=256)
-    others, norms = _read_streams(fields, d_model, width)
-    streams = fields.size("altup_num_inputs", default=4)
+    sources = _find_sources(fields, types)
+    window, streams = fields.size("sliding_window"), fields.size("altup_num_inputs")
+    width, rank = fields.size("hidden_size_per_layer_input"), fields.size("laurel_rank")
+    # The streams, a low-rank connection, and the per-layer input.
+    others = (
+        Linear(streams, streams),
+        Linear(streams, streams**2),
+        Linear(d_model, streams),
+        Linear(d_model, rank),
+        Linear(rank, d_model),
+        Linear(d_model, width),
+        Linear(width, d_model),
+    )
 
     def build(one: tuple[str, int | None, int]) -> Layer:
         mixing, source, d_ff = one
@@ -280,11 +251,11 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
         return Layer(
             attention=ProjectedAttention(
                 config=config,
-                norms=(Norm(width=config.size_per_head),) * own_norms,
+                norms=(Norm(config.size_per_head),) * own_norms,
                 reads_layer=source,
             ),
-            feed_forward=(FeedForward(d_model=d_model, d_ff=d_ff, gated=True),),
-            norms=(*(Norm(width=d_model),) * 4, *norms),
+            feed_forward=(FeedForward(d_model, d_ff, gated=True),),
+            norms=(Norm(d_model),) * 7,
             others=others,
             entries=d_model,
             # A matrix mixes the streams of each token; the router of the streams runs twice.
@@ -292,57 +263,33 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
         )
 
     vocabulary = fields.size("vocab_size")
-    rows = fields.size("vocab_size_per_layer_input", default=262_144)
-    stream = Linear(inputs=d_model, outputs=d_model)
+    rows = fields.size("vocab_size_per_layer_input")
+    stream = Linear(d_model, d_model)
     return build_decoder(
         fields,
         name,
-        build_each([*zip(types, sources, widths, strict=True)], build),
+        build_each([*zip(types, sources, _read_widths(fields, layers), strict=True)], build),
         tied=True,
-        tables=(
-            Table(rows=vocabulary, width=d_model),
-            Table(rows=rows, width=layers * width),
-        ),
-        norms=(Norm(width=d_model), Norm(width=width)),
-        others=(
-            Linear(inputs=d_model, outputs=layers * width),
-            *(stream,) * (2 * (streams - 1)),
-        ),
+        tables=(Table(vocabulary, d_model), Table(rows, layers * width)),
+        norms=(Norm(d_model), Norm(width)),
+        others=(Linear(d_model, layers * width), *(stream,) * (2 * (streams - 1))),
     )
 
 
 def _read_widths(fields: Fields, layers: int) -> list[int]:
     """Return the inner width of each layer, from a list or one number for all."""
-    given = fields.content.get("intermediate_size")
+    name = "intermediate_size"
+    given = fields.content.get(name)
     listed = given if isinstance(given, list | tuple) else [given] * layers
     if len(listed) != layers:
-        raise fields.refuse("intermediate_size", f"a size, or {layers} sizes")
-    name = "intermediate_size"
+        raise fields.refuse(name, f"a size, or {layers} sizes")
     return [Fields({name: one}, fields.family).size(name) for one in listed]
 
 
-def _read_streams(
-    fields: Fields, d_model: int, width: int
-) -> tuple[tuple[Linear, ...], tuple[Norm, ...]]:
-    """Return Gemma 3n's extra parts: streams, a low-rank connection, the per-layer input."""
-    streams = fields.size("altup_num_inputs", default=4)
-    rank = fields.size("laurel_rank", default=64)
-    others = (
-        Linear(inputs=streams, outputs=streams),
-        Linear(inputs=streams, outputs=streams**2),
-        Linear(inputs=d_model, outputs=streams),
-        Linear(inputs=d_model, outputs=rank),
-        Linear(inputs=rank, outputs=d_model),
-        Linear(inputs=d_model, outputs=width),
-        Linear(inputs=width, outputs=d_model),
-    )
-    return others, (Norm(width=d_model),) * 3
-
-
 READERS: Mapping[str, Reader] = {
-    "gemma4_text": _read_gemma4,
-    "gemma4": _read_gemma4,
-    "gemma4_unified_text": _read_gemma4_unified,
-    "gemma4_unified": _read_gemma4_unified,
+    **dict.fromkeys(("gemma4", "gemma4_text"), partial(_read_gemma4, recipe=_GEMMA4)),
+    **dict.fromkeys(
+        ("gemma4_unified", "gemma4_unified_text"), partial(_read_gemma4, recipe=_GEMMA4_UNIFIED)
+    ),
     "gemma3n_text": _read_gemma3n,
 }

@@ -1,6 +1,4 @@
-"""Models that are mostly layers with a state.
-
-Mamba, Mamba 2, Falcon H1, Nemotron H, RecurrentGemma, RWKV 4 and xLSTM.
+"""Models that are mostly layers with a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -13,7 +11,7 @@ from qkvary.arch.blocks import Experts, FeedForward, Layer, RecurrentLayer
 from qkvary.arch.families import recipes, recurrent
 from qkvary.arch.families.attention_fields import build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import AttentionRecipe, Dense, LayerKinds, Recipe
+from qkvary.arch.families.recipes import Recipe
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 
@@ -27,7 +25,7 @@ def _read_mamba(
     layer = Layer(
         attention=mixer(fields),
         feed_forward=(),
-        norms=(Norm(width=fields.size("hidden_size")),),
+        norms=(Norm(fields.size("hidden_size")),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "n_layer")
     return build_decoder(fields, name, layers, tied=tied)
@@ -35,7 +33,7 @@ def _read_mamba(
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
     """Return the model; a block's parallel attention and state are counted one after the other."""
-    recipe = Recipe(dense=Dense(bias=("mlp_bias", False)))
+    recipe = Recipe(mlp_bias=("mlp_bias", False))
     model = recipes.read(recipe, fields, name)
     own = fields.replace(mamba_rms_norm=fields.flag("mamba_rms_norm", default=False))
     state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
@@ -55,45 +53,42 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     kinds = tuple(known.get(str(kind), str(kind)) for kind in listed)
     if set(kinds) - set(MARKS.values()):
         raise fields.refuse("layers_block_type", f"words from {', '.join(MARKS.values())}")
-    norm, d_model = Norm(width=fields.size("hidden_size")), fields.size("hidden_size")
-    one = fields.replace(num_hidden_layers=1)
+    d_model, one = fields.size("hidden_size"), fields.replace(num_hidden_layers=1)
+    norm = Norm(d_model)
 
     def build(kind: str) -> Layer:
+        plain = Layer(
+            attention=RecurrentLayer(kind="no attention", d_model=d_model),
+            feed_forward=(),
+            norms=(norm,),
+        )
         if kind == "attention":
-            return replace(
-                recipes.read(_ATTENTION, one, name).layers[0], feed_forward=(), norms=(norm,)
-            )
-        mixer = RecurrentLayer(kind="no attention", d_model=d_model)
+            whole = recipes.read(_ATTENTION, one, name).layers[0]
+            return replace(plain, attention=whole.attention)
         if kind == "mamba":
-            mixer = recurrent.read_mamba2(fields)
-        networks: tuple[FeedForward | Experts, ...] = ()
+            return replace(plain, attention=recurrent.read_mamba2(fields))
         if kind == "mlp":
-            bias = fields.flag("mlp_bias", default=False)
-            inner = fields.size("intermediate_size")
-            networks = (FeedForward(d_model=d_model, d_ff=inner, bias=bias),)
-        if kind == "moe":
-            networks = (_read_experts(fields),)
-        return Layer(attention=mixer, feed_forward=networks, norms=(norm,))
+            bias, inner = fields.flag("mlp_bias", default=False), fields.size("intermediate_size")
+            return replace(plain, feed_forward=(FeedForward(d_model, inner, bias=bias),))
+        return replace(plain, feed_forward=(_read_experts(fields),))
 
     return build_decoder(fields, name, build_each(kinds, build), tied=None)
 
 
-_ATTENTION = Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="none"))
+_ATTENTION = Recipe(bias=False, windows="none")
 
 
 def _read_experts(fields: Fields) -> Experts:
     d_model, count = fields.size("hidden_size"), fields.size("n_routed_experts")
     shared = fields.count("n_shared_experts") and fields.size("moe_shared_expert_intermediate_size")
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=fields.size("moe_intermediate_size")),
+        expert=FeedForward(d_model, fields.size("moe_intermediate_size")),
         count=count,
         active=fields.size("num_experts_per_tok"),
-        shared=FeedForward(
-            d_model=d_model, d_ff=shared, bias=fields.flag("mlp_bias", default=False)
-        )
+        shared=FeedForward(d_model, shared, bias=fields.flag("mlp_bias", default=False))
         if shared
         else None,
-        router=Linear(inputs=d_model, outputs=count),
+        router=Linear(d_model, count),
     )
 
 
@@ -116,25 +111,26 @@ def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
 
 
 _RECURRENT_GEMMA = Recipe(
-    attention=AttentionRecipe(out_bias=True),
-    kinds=LayerKinds(needs_types=True, recurrent={"recurrent": recurrent.read_gated_recurrence}),
-    dense=Dense(bias=True),
+    out_bias=True,
+    needs_types=True,
+    recurrent={"recurrent": recurrent.read_gated_recurrence},
+    mlp_bias=True,
     tied=True,
-    rotary=recipes.Rotary(share=0.5),
+    rotary_share=0.5,
     ignored=("head_dim",),
 )
 
 
 def _read_rwkv(fields: Fields, name: str) -> Model:
     d_model = fields.size("hidden_size")
-    norm = Norm(width=d_model, bias=True)
+    norm = Norm(d_model, bias=True)
     inner = fields.size("intermediate_size", default=4 * d_model)
     layer = Layer(
         attention=recurrent.read_time_mixing(fields),
-        feed_forward=(FeedForward(d_model=d_model, d_ff=inner),),
+        feed_forward=(FeedForward(d_model, inner),),
         norms=(norm, norm),
         # The gate of channel mixing.
-        others=(Linear(inputs=d_model, outputs=d_model),),
+        others=(Linear(d_model, d_model),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers")
     # One more norm comes after the embedding.
@@ -145,14 +141,14 @@ def _read_xlstm(fields: Fields, name: str) -> Model:
     d_model, bias = fields.size("hidden_size"), fields.flag("use_bias", default=False)
     multiple = fields.size("ffn_round_up_to_multiple_of", default=64)
     inner = recurrent.round_up(d_model * fields.number("ffn_proj_factor", default=2.667), multiple)
-    norm = Norm(width=d_model, bias=bias)
+    norm = Norm(d_model, bias=bias)
     layer = Layer(
         attention=recurrent.read_matrix_memory(fields),
-        feed_forward=(FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias),),
+        feed_forward=(FeedForward(d_model, inner, gated=True, bias=bias),),
         norms=(norm, norm),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "num_blocks")
-    norms = (Norm(width=d_model),) if fields.flag("add_out_norm", default=True) else ()
+    norms = (Norm(d_model),) if fields.flag("add_out_norm", default=True) else ()
     return build_decoder(fields, name, layers, tied=None, norms=norms)
 
 

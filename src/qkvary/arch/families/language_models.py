@@ -1,15 +1,12 @@
 """Hugging Face configurations as language models that can be built here.
 
-A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use. A
-field that this program does not support is refused by name.
+A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qkvary.arch.attention import AttentionConfig, ScaleConfig
 from qkvary.arch.families.attention_fields import Heads, build_each
@@ -84,7 +81,7 @@ _GEMMA = Block(
     scales_embedding=True,
     defaults={"hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192},
 )
-_GEMMA3 = dataclasses.replace(
+_GEMMA3 = replace(
     _GEMMA,
     placement="sandwich",
     logit_cap="final_logit_softcapping",
@@ -156,12 +153,12 @@ BLOCKS: Mapping[str, Block] = {
         parallel=("use_parallel_residual", True),
         defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-5},
     ),
-    "gemma": dataclasses.replace(
+    "gemma": replace(
         _GEMMA,
         activation="hidden_act",
         defaults={**_GEMMA.defaults, "hidden_act": "gelu_pytorch_tanh"},
     ),
-    "gemma2": dataclasses.replace(
+    "gemma2": replace(
         _GEMMA,
         placement="sandwich",
         score_cap="attn_logit_softcapping",
@@ -185,10 +182,7 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
-    fixed = {**recipe.required, **block.fixed}
-    for name, values in fixed.items():
-        if fields.has(name) and fields.content[name] not in values:
-            raise fields.refuse(name, " or ".join(str(one).lower() for one in values) or "null")
+    fields.allow({**recipe.required, **block.fixed})
     kinds = list_kinds(recipe, fields)
     rotated = _rotated_layers(block, fields, len(kinds))
     each = [*zip(kinds, rotated, strict=True)]
@@ -204,7 +198,7 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
         and fields.flag("tie_word_embeddings", default=recipe.tied),
         head_bias=read_flag(fields, recipe.head_bias),
         scale_embedding=block.scales_embedding,
-        logit_cap=_cap(fields, block.logit_cap),
+        logit_cap=_optional(fields, block.logit_cap),
     )
 
 
@@ -217,23 +211,17 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     known = GATED if dense.gated else PLAIN
     if name not in known:
         raise fields.refuse(block.activation, f"one of {', '.join(known)}")
-    if dense.gated and dense.bias:
-        raise fields.refuse(_name(recipe.dense.bias), "false")
-    if not dense.gated and dense.bias is not True and block.norm == "layernorm":
-        raise fields.refuse(_name(recipe.dense.bias), "true")
+    if dense.bias == dense.gated and not isinstance(recipe.mlp_bias, bool):
+        raise fields.refuse(recipe.mlp_bias[0], str(not dense.gated).lower())
     return BlockConfig(
         d_ff=dense.d_ff,
         activation=known[name],
         norm=block.norm,
         norm_placement=block.placement,
-        norm_eps=fields.number(block.eps, default=1e-6),
+        norm_eps=fields.number(block.eps),
         bias=block.norm == "layernorm",
         parallel=read_flag(fields, block.parallel),
     )
-
-
-def _name(flag: Flag) -> str:
-    return "" if isinstance(flag, bool) else flag[0]
 
 
 def _attend(
@@ -245,28 +233,26 @@ def _attend(
         raise fields.refuse("partial_rotary_factor", f"an even number of the {size} channels")
     own = rotary_fields(recipe, fields, kind.mixing)
     scaling = read_scaling(own, position.rotary_dim(size), position.rotary_base)
-    variant = dataclasses.replace(
+    variant = replace(
         config.variant,
         positions="rotary" if rotates else "none",
-        soft_cap=_cap(fields, block.score_cap),
-        head_norm=recipe.attention.head_norm if has_head_norms(recipe, fields) else "none",
+        soft_cap=_optional(fields, block.score_cap),
+        head_norm=recipe.head_norm if has_head_norms(recipe, fields) else "none",
     )
-    eps, scale = fields.number(block.eps, default=1e-6), block.scale
-    return dataclasses.replace(
+    return replace(
         config,
         variant=variant,
-        position=dataclasses.replace(position, scaling=scaling),
+        position=replace(position, scaling=scaling),
         scale=ScaleConfig(
-            channels=None if scale is None else fields.number(scale, default=1.0),
-            norm_eps=eps,
+            channels=_optional(fields, block.scale),
+            norm_eps=fields.number(block.eps),
             norm_adds_one=block.norm == "rmsnorm-plus-one",
         ),
     )
 
 
-def _cap(fields: Fields, name: str | None) -> float | None:
-    has_cap = name is not None and fields.has(name)
-    return fields.number(name, default=math.inf) if name is not None and has_cap else None
+def _optional(fields: Fields, name: str | None) -> float | None:
+    return None if name is None or not fields.has(name) else fields.number(name)
 
 
 def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
@@ -294,10 +280,8 @@ def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
 
 def read_gpt2(fields: Fields) -> LanguageModelConfig:
     """Return the network of a GPT-2, whose fields have different names."""
-    fixed = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-    for name, expected in {"scale_attn_weights": True, **fixed}.items():
-        if fields.flag(name, default=expected) != expected:
-            raise fields.refuse(name, str(expected).lower())
+    absent = dict.fromkeys(("scale_attn_by_inverse_layer_idx", "add_cross_attention"), (False,))
+    fields.allow({"scale_attn_weights": (True,), **absent})
     activation = fields.text("activation_function", default="gelu_new")
     if activation not in PLAIN:
         raise fields.refuse("activation_function", f"one of {', '.join(PLAIN)}")

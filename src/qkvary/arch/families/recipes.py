@@ -33,7 +33,7 @@ Flag = bool | tuple[str, bool]
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
-WIDE = ("intermediate_size",)
+WIDE = "intermediate_size"
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -46,8 +46,8 @@ SHARED_WIDTHS = (
 class Routed:
     """The structure of a family's mixture-of-experts layers, and its fields that configure them."""
 
-    width: tuple[str, ...] = ("moe_intermediate_size",)
-    """Possible names of the field with the inner width of an expert."""
+    width: str = "moe_intermediate_size"
+    """The field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
     """How the configuration describes shared experts: by their ``count``, by their total ``width``,
     or not at all; then there is ``one``, as wide as the others, or ``none``."""
@@ -63,9 +63,9 @@ class Routed:
     """Further normalisations in a layer with experts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AttentionRecipe:
-    """The structure of a family's attention layers, and its fields that configure them."""
+    """The attention layers of a family: their structure, and the fields that configure them."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
@@ -74,8 +74,7 @@ class AttentionRecipe:
     head_norm: HeadNorm = "none"
     is_normed: Flag = True
     gate: Literal["none", "head", "channel", "query"] = "none"
-    """A learned gate of the output: one per head, one per channel, or a part of the query's
-    projection, which then has the query's bias."""
+    """A learned gate per head or per channel of the output, or in the query's projection."""
     is_gated: Flag = True
     per_head: int = 0
     """Number of further learned parameters per head of a layer, such as its sink."""
@@ -83,24 +82,15 @@ class AttentionRecipe:
     """Number of further learned parameters per head channel of a block."""
     latent: bool = False
     """Whether keys and values are expanded from one latent."""
-    may_lack_kv_heads: bool = True
-    """Whether published files may omit the number of KV heads, which then equals the number of
-    query heads. In other families only a null means that."""
-    head_dim: int | None = None
-    """Channels of a head if the configuration omits them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKinds:
-    """Which layers of a model family have a window, a state, or full attention."""
+@dataclass(frozen=True, kw_only=True)
+class LayerRecipe:
+    """Which layers of a family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
     """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
     if it is missing, ``all``: every layer, ``upper``: those from ``max_window_layers`` on."""
-    switched: bool = False
-    """Whether the field ``use_sliding_window`` switches windows on."""
-    window: int | None = None
-    """The window if a configuration omits it; a null switches windows off."""
     period: int | None = None
     """Every n-th layer is global if ``layer_types`` is missing."""
     others: str = LOCAL
@@ -111,70 +101,49 @@ class LayerKinds:
     """The functions that read layers with a state, by their name in the list of layers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dense:
-    """The structure of a family's dense feed-forward networks, and its fields that configure them.
+@dataclass(frozen=True, kw_only=True)
+class BlockRecipe:
+    """The dense feed-forward networks and the normalisations of a family."""
 
-    ``bias`` also applies to shared experts.
-    """
-
-    bias: Flag = False
+    mlp_bias: Flag = False
+    """Whether dense feed-forward networks and shared experts have biases."""
     gated: bool = True
-    width: tuple[str, ...] = ("intermediate_size",)
-    """Possible names of the field with the inner width of dense layers."""
-    adjusted: bool = False
-    """Whether the inner width is two thirds of the given number, rounded up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Norms:
-    """Which normalisations the networks of a model family have."""
-
-    count: int = 2
-    post: Flag = False
+    width: str = "intermediate_size"
+    """The field with the inner width of dense layers."""
+    norms: int = 2
+    """Number of normalisations of a block."""
+    post_norms: Flag = False
     """Whether a block has two more normalisations, after its sublayers."""
     parallel: Flag = False
     """Whether attention and feed-forward network share one normalisation."""
-    bias: bool = False
-    final: bool = True
+    norm_bias: bool = False
+    final_norm: bool = True
     """Whether the normalisation after the last block has a gain."""
-    inner: bool = False
+    inner_norms: bool = False
     """Whether the input of the output projection and the inner channels are normalised."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotary:
-    """The rotary positions of a model family, for configurations that do not state them."""
-
-    share: float = 1.0
-    base: float = ROTARY_BASE
-    local_base: tuple[str, float] | None = None
-    """The field and the default of the base of layers with a window, if they have their own
-    base."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """The differences of a model family from Llama."""
-
-    attention: AttentionRecipe = AttentionRecipe()
-    kinds: LayerKinds = LayerKinds()
-    dense: Dense = Dense()
-    norms: Norms = Norms()
-    routed: Routed | None = None
     entries: int = 0
     """Number of further learned parameters of a block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
+    """The differences of a model family from Llama."""
+
+    routed: Routed | None = None
     tied: bool | None = False
-    """Whether the head is the embedding if the configuration does not state it; ``None`` if it
-    never is."""
+    """Whether the head is the embedding by default; ``None`` if it never is."""
     head_bias: Flag = False
-    rotary: Rotary = Rotary()
+    rotary_share: float = 1.0
+    """The share of a head's channels that is rotated if the configuration does not state it."""
+    rotary_base: float = ROTARY_BASE
+    local_base: tuple[str, float] | None = None
+    """The field and the default of the rotary base of layers with a window, if it differs."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
     """The values of some fields for which costs can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Defaults of fields that published files omit."""
+    """Defaults of fields that files may omit; a null is not replaced."""
     ignored: tuple[str, ...] = ()
     """Fields of other families, which transformers ignores in this one."""
 
@@ -196,28 +165,25 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     """Return the model of a configuration of this family."""
     fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
-    for required, values in recipe.required.items():
-        if fields.has(required) and fields.content[required] not in values:
-            words = (str(one).lower() if isinstance(one, bool) else str(one) for one in values)
-            raise fields.refuse(required, " or ".join(words))
+    fields.allow(recipe.required)
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
         raise fields.refuse("num_attention_heads_per_layer", "num_attention_heads in every entry")
-    norm = Norm(width=d_model, bias=recipe.norms.bias)
-    norms = 1 if read_flag(fields, recipe.norms.parallel) else recipe.norms.count
-    norms += 2 * read_flag(fields, recipe.norms.post)
+    norm = Norm(d_model, bias=recipe.norm_bias)
+    norms = 1 if read_flag(fields, recipe.parallel) else recipe.norms
+    norms += 2 * read_flag(fields, recipe.post_norms)
     kinds = list_kinds(recipe, fields)
 
     def build(kind: Kind) -> Layer:
         network = read_experts(recipe, fields) if kind.sparse else read_dense(recipe, fields)
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner: tuple[Norm, ...] = ()
-        if recipe.norms.inner and isinstance(network, FeedForward):
-            inner = (Norm(width=network.d_ff),)
-        mixer = (recipe.kinds.recurrent or {}).get(kind.mixing)
+        if recipe.inner_norms and isinstance(network, FeedForward):
+            inner = (Norm(network.d_ff),)
+        mixer = (recipe.recurrent or {}).get(kind.mixing)
         if mixer is not None:
             attention = mixer(fields)
-        elif recipe.attention.latent:
+        elif recipe.latent:
             attention = read_latent(fields, shares_indexer=kind.shares_indexer)
         else:
             attention = _attention(recipe, fields, kind)
@@ -235,7 +201,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
         build_each(kinds, build),
         tied=recipe.tied,
         head_bias=read_flag(fields, recipe.head_bias),
-        norms=(norm,) if recipe.norms.final else (),
+        norms=(norm,) if recipe.final_norm else (),
     )
 
 
@@ -250,7 +216,7 @@ def list_kinds(recipe: Recipe, fields: Fields) -> list[Kind]:
     """Return the kind of each layer."""
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
     return [
-        Kind(mixing, _window(recipe, fields, mixing), sparse, shared)
+        Kind(mixing, _window(fields, mixing), sparse, shared)
         for mixing, sparse, shared in zip(
             _types(recipe, fields, layers),
             _sparse(recipe, fields, layers),
@@ -276,19 +242,19 @@ def read_flag(fields: Fields, flag: Flag) -> bool:
 
 def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer, from the list of layer types."""
-    mixers = ("attention", *recipe.kinds.recurrent) if recipe.kinds.recurrent else ()
-    known = tuple(dict.fromkeys((GLOBAL, LOCAL, recipe.kinds.others, *mixers)))
-    if recipe.kinds.windows == "none":
+    mixers = ("attention", *recipe.recurrent) if recipe.recurrent else ()
+    known = tuple(dict.fromkeys((GLOBAL, LOCAL, recipe.others, *mixers)))
+    if recipe.windows == "none":
         return (GLOBAL,) * layers
-    names, others = ("layer_types", "layers_block_type"), recipe.kinds.others
+    names, others = ("layer_types", "layers_block_type"), recipe.others
     types = fields.words(*names, choices=known, length=layers)
     if types is not None:
         return tuple(GLOBAL if kind == "attention" else kind for kind in types)
-    if recipe.kinds.needs_types:
+    if recipe.needs_types:
         raise fields.missing(names)
-    if recipe.kinds.windows == "all":
+    if recipe.windows == "all":
         return (LOCAL,) * layers
-    if recipe.kinds.windows == "upper":
+    if recipe.windows == "upper":
         full = min(layers, fields.count("max_window_layers", default=28))
         return (GLOBAL,) * full + (LOCAL,) * (layers - full)
     listed = fields.numbers("attn_layer_indices", "full_attn_idxs")
@@ -297,7 +263,7 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     if fields.has("attn_layer_period"):
         period, first = fields.size("attn_layer_period"), fields.count("attn_layer_offset")
         return tuple(GLOBAL if index % period == first else others for index in range(layers))
-    period = recipe.kinds.period
+    period = recipe.period
     if period is not None:
         names = ("full_attention_interval", "sliding_window_pattern", "layer_group_size")
         period = fields.size(*names, default=period)
@@ -306,12 +272,10 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     )
 
 
-def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
+def _window(fields: Fields, mixing: str) -> int | None:
     if mixing == LOCAL:
         window = fields.optional_size("sliding_window")
-        if not fields.mentions("sliding_window"):
-            window = recipe.kinds.window
-        if recipe.kinds.switched and not fields.flag("use_sliding_window", default=False):
+        if not fields.flag("use_sliding_window", default=True):
             window = None
         if window is None and fields.has("layer_types"):
             raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
@@ -352,16 +316,16 @@ def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
 
 def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
     """Return the dense feed-forward network."""
-    d_ff = fields.size(*recipe.dense.width)
-    if recipe.dense.adjusted and fields.flag("block_auto_adjust_ff_dim", default=True):
+    d_ff = fields.size(recipe.width)
+    if fields.flag("block_auto_adjust_ff_dim", default=False):
         scale = fields.number("block_ffn_dim_multiplier", default=1.0)
         multiple = fields.size("block_multiple_of", default=256)
         d_ff = -(-int(scale * (2 * d_ff // 3)) // multiple) * multiple
     return FeedForward(
-        d_model=fields.size("hidden_size", "n_embd", "d_model"),
-        d_ff=d_ff,
-        gated=recipe.dense.gated,
-        bias=read_flag(fields, recipe.dense.bias),
+        fields.size("hidden_size", "n_embd", "d_model"),
+        d_ff,
+        gated=recipe.gated,
+        bias=read_flag(fields, recipe.mlp_bias),
     )
 
 
@@ -369,18 +333,16 @@ def read_experts(recipe: Recipe, fields: Fields) -> Experts:
     """Return the experts of a layer, in a family with experts."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
-    width = fields.size(*routed.width)
+    width = fields.size(routed.width)
     shared = _shared_width(routed, fields, width)
     return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=width, gated=True, bias=routed.bias),
+        expert=FeedForward(d_model, width, gated=True, bias=routed.bias),
         count=count,
         active=fields.size(*ACTIVE),
-        shared=FeedForward(
-            d_model=d_model, d_ff=shared, gated=True, bias=read_flag(fields, recipe.dense.bias)
-        )
+        shared=FeedForward(d_model, shared, gated=True, bias=read_flag(fields, recipe.mlp_bias))
         if shared
         else None,
-        router=Linear(inputs=d_model, outputs=count, bias=routed.bias),
+        router=Linear(d_model, count, bias=routed.bias),
         entries=(count if routed.corrected else 0)
         + (d_model if routed.gated_sharing and shared else 0),
     )
@@ -396,14 +358,13 @@ def _shared_width(routed: Routed, fields: Fields, width: int) -> int:
     return 0
 
 
-def _heads(recipe: Recipe, fields: Fields) -> Heads:
+def _heads(fields: Fields) -> Heads:
     count = fields.size("num_attention_heads", "n_head")
-    may_lack = recipe.attention.may_lack_kv_heads or fields.mentions("num_key_value_heads")
     return Heads(
         d_model=fields.size("hidden_size", "n_embd", "d_model"),
         count=count,
-        kv_count=fields.size("num_key_value_heads", default=count if may_lack else None),
-        dim=fields.optional_size("head_dim") or recipe.attention.head_dim,
+        kv_count=fields.size("num_key_value_heads", default=count),
+        dim=fields.optional_size("head_dim"),
     )
 
 
@@ -411,12 +372,12 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
     """Return the rotation fields of one kind of layer as if the model had no other kind."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
-    name, base = recipe.rotary.local_base or ("rope_theta", recipe.rotary.base)
-    is_local = recipe.rotary.local_base is not None and mixing == LOCAL
+    name, base = recipe.local_base or ("rope_theta", recipe.rotary_base)
+    is_local = recipe.local_base is not None and mixing == LOCAL
     if own is None and not is_local:
         return fields
     found: dict[str, object] = {} if own is None else dict(own.content)
-    if recipe.rotary.local_base is not None and not is_local:
+    if recipe.local_base is not None and not is_local:
         # Only layers with full attention have scaled positions.
         found |= fields.nested("rope_scaling").content
     theta = fields.number(name if is_local else "rope_theta", default=base)
@@ -431,47 +392,45 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
 
 def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
     """Return sizes, window, rotation and biases of an attention layer."""
-    bias = read_flag(fields, recipe.attention.bias)
-    return _heads(recipe, fields).attend(
+    bias = read_flag(fields, recipe.bias)
+    return _heads(fields).attend(
         window=kind.window,
         positions="rotary",
         rotation=read_rotation(
             rotary_fields(recipe, fields, kind.mixing),
-            fraction=recipe.rotary.share,
-            base=recipe.rotary.base,
+            fraction=recipe.rotary_share,
+            base=recipe.rotary_base,
         ),
         bias=bias,
-        out_bias=bias
-        if recipe.attention.out_bias is None
-        else read_flag(fields, recipe.attention.out_bias),
+        out_bias=bias if recipe.out_bias is None else read_flag(fields, recipe.out_bias),
     )
 
 
 def has_head_norms(recipe: Recipe, fields: Fields) -> bool:
     """Return whether queries and keys are normalised."""
-    return recipe.attention.head_norm != "none" and read_flag(fields, recipe.attention.is_normed)
+    return recipe.head_norm != "none" and read_flag(fields, recipe.is_normed)
 
 
 def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention:
-    config, heads = read_head_config(recipe, fields, kind), _heads(recipe, fields)
+    config, heads = read_head_config(recipe, fields, kind), _heads(fields)
     size, norms = config.size_per_head, ()
     if has_head_norms(recipe, fields):
-        is_wide = recipe.attention.head_norm == "qk-norm-wide"
+        is_wide = recipe.head_norm == "qk-norm-wide"
         each = (heads.count, heads.kv_count) if is_wide else (1, 1)
-        norms = tuple(Norm(width=size * count) for count in each)
-    if recipe.norms.inner:
-        norms = (*norms, Norm(width=heads.d_model))
-    entries = heads.count * recipe.attention.per_head + size * recipe.attention.head_entries
+        norms = tuple(Norm(size * count) for count in each)
+    if recipe.inner_norms:
+        norms = (*norms, Norm(heads.d_model))
+    entries = heads.count * recipe.per_head + size * recipe.head_entries
     return ProjectedAttention(config=config, norms=norms, entries=entries)
 
 
 def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
-    if recipe.attention.gate == "none" or not read_flag(fields, recipe.attention.is_gated):
+    if recipe.gate == "none" or not read_flag(fields, recipe.is_gated):
         return ()
-    heads = _heads(recipe, fields)
+    heads = _heads(fields)
     size = heads.dim or heads.d_model // heads.count
-    if recipe.attention.latent:
+    if recipe.latent:
         size = fields.size("v_head_dim")
-    outputs = heads.count * (1 if recipe.attention.gate == "head" else size)
-    bias = recipe.attention.gate == "query" and read_flag(fields, recipe.attention.bias)
-    return (Linear(inputs=heads.d_model, outputs=outputs, bias=bias),)
+    outputs = heads.count * (1 if recipe.gate == "head" else size)
+    bias = recipe.gate == "query" and read_flag(fields, recipe.bias)
+    return (Linear(heads.d_model, outputs, bias=bias),)

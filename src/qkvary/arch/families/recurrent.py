@@ -22,10 +22,7 @@ def read_short_convolution(fields: Fields) -> RecurrentLayer:
         d_model=d_model,
         recent=d_model * taps,
         taps=taps,
-        linears=(
-            Linear(inputs=d_model, outputs=3 * d_model, bias=bias),
-            Linear(inputs=d_model, outputs=d_model, bias=bias),
-        ),
+        linears=(Linear(d_model, 3 * d_model, bias=bias), Linear(d_model, d_model, bias=bias)),
         entries=d_model * (taps + bias),
         products=d_model * taps,
     )
@@ -47,11 +44,11 @@ def read_gated_delta(fields: Fields) -> RecurrentLayer:
         recent=mixed * taps,
         taps=taps,
         linears=(
-            Linear(inputs=d_model, outputs=mixed + values),
-            Linear(inputs=d_model, outputs=2 * value_heads),
-            Linear(inputs=values, outputs=d_model),
+            Linear(d_model, mixed + values),
+            Linear(d_model, 2 * value_heads),
+            Linear(values, d_model),
         ),
-        norms=(Norm(width=value_dim),),
+        norms=(Norm(value_dim),),
         # The taps, and one decay and one step size per head.
         entries=mixed * taps + 2 * value_heads,
         # Three products with the state: with the key, to add the difference, and with the query.
@@ -74,7 +71,7 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
     rank = fields.size("mamba_dt_rank", "time_step_rank", default=-(-d_model // 16))
     bias = fields.flag("mamba_proj_bias", "use_bias", default=False)
     conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
-    norms = tuple(Norm(width=width) for width in (rank, state, state)) if is_jamba else ()
+    norms = tuple(Norm(width) for width in (rank, state, state)) if is_jamba else ()
     return RecurrentLayer(
         kind="Mamba",
         d_model=d_model,
@@ -82,10 +79,10 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
         recent=inner * taps,
         taps=taps,
         linears=(
-            Linear(inputs=d_model, outputs=2 * inner, bias=bias),
-            Linear(inputs=inner, outputs=rank + 2 * state),
-            Linear(inputs=rank, outputs=inner, bias=True),
-            Linear(inputs=inner, outputs=d_model, bias=bias),
+            Linear(d_model, 2 * inner, bias=bias),
+            Linear(inner, rank + 2 * state),
+            Linear(rank, inner, bias=True),
+            Linear(inner, d_model, bias=bias),
         ),
         norms=norms,
         entries=inner * (state + 1 + taps + conv_bias),
@@ -118,10 +115,10 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
         recent=mixed * taps,
         taps=taps,
         linears=(
-            Linear(inputs=d_model, outputs=inner + mixed + heads, bias=bias),
-            Linear(inputs=inner, outputs=d_model, bias=out_bias),
+            Linear(d_model, inner + mixed + heads, bias=bias),
+            Linear(inner, d_model, bias=out_bias),
         ),
-        norms=(Norm(width=inner),) if is_normed else (),
+        norms=(Norm(inner),) if is_normed else (),
         # The taps, and one decay, one step size and one skip per head.
         entries=mixed * (taps + conv_bias) + 3 * heads,
         products=mixed * taps + 2 * inner * state,
@@ -153,12 +150,8 @@ def read_lightning(fields: Fields) -> RecurrentLayer:
         kind="lightning attention",
         d_model=d_model,
         sums=inner * size,
-        linears=(
-            Linear(inputs=d_model, outputs=3 * inner),
-            Linear(inputs=d_model, outputs=inner),
-            Linear(inputs=inner, outputs=d_model),
-        ),
-        norms=(Norm(width=inner),),
+        linears=(Linear(d_model, 3 * inner), Linear(d_model, inner), Linear(inner, d_model)),
+        norms=(Norm(inner),),
         products=2 * inner * size,
     )
 
@@ -175,9 +168,9 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
     taps = own.size("linear_conv_kernel_dim", "short_conv_kernel_size")
     inner = heads * size
     # Decays and gates are made by two narrow matrices, or by a full one.
-    maps = (Linear(inputs=d_model, outputs=size), Linear(inputs=size, outputs=inner))
+    maps = (Linear(d_model, size), Linear(size, inner))
     if fields.family == "bailing_hybrid":
-        maps = (Linear(inputs=d_model, outputs=inner),)
+        maps = (Linear(d_model, inner),)
     return RecurrentLayer(
         kind="Kimi delta rule",
         d_model=d_model,
@@ -186,13 +179,13 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
         recent=3 * inner * taps,
         taps=taps,
         linears=(
-            *(Linear(inputs=d_model, outputs=inner),) * 3,
+            *(Linear(d_model, inner),) * 3,
             *maps,
             *maps,
-            Linear(inputs=d_model, outputs=heads),
-            Linear(inputs=inner, outputs=d_model),
+            Linear(d_model, heads),
+            Linear(inner, d_model),
         ),
-        norms=(Norm(width=size),),
+        norms=(Norm(size),),
         entries=3 * inner * taps + heads + inner,
         products=3 * inner * taps + 3 * inner * size,
     )
@@ -205,8 +198,8 @@ def read_gated_recurrence(fields: Fields) -> RecurrentLayer:
     """
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     width, taps = fields.size("lru_width", default=d_model), fields.size("conv1d_width", default=4)
-    into = Linear(inputs=d_model, outputs=width, bias=True)
-    gate = Linear(inputs=width, outputs=width, groups=heads, bias=True)
+    into = Linear(d_model, width, bias=True)
+    gate = Linear(width, width, groups=heads, bias=True)
     return RecurrentLayer(
         kind="gated linear recurrence",
         d_model=d_model,
@@ -214,7 +207,7 @@ def read_gated_recurrence(fields: Fields) -> RecurrentLayer:
         sums=width,
         # The new token needs no room, as in transformers.
         recent=width * (taps - 1),
-        linears=(into, into, gate, gate, Linear(inputs=width, outputs=d_model, bias=True)),
+        linears=(into, into, gate, gate, Linear(width, d_model, bias=True)),
         # The taps and their bias, and a decay.
         entries=width * (taps + 2),
         products=width * taps,
@@ -228,7 +221,7 @@ def read_time_mixing(fields: Fields) -> RecurrentLayer:
     """
     d_model = fields.size("hidden_size")
     inner = fields.size("attention_hidden_size", default=d_model)
-    into = Linear(inputs=d_model, outputs=inner)
+    into = Linear(d_model, inner)
     return RecurrentLayer(
         kind="RWKV",
         d_model=d_model,
@@ -236,7 +229,7 @@ def read_time_mixing(fields: Fields) -> RecurrentLayer:
         # Numerator, denominator and largest exponent.
         sums=3 * inner,
         recent=2 * d_model,
-        linears=(into, into, into, Linear(inputs=inner, outputs=d_model)),
+        linears=(into, into, into, Linear(inner, d_model)),
         # Decay and bonus, and the mixing factors of both shifts.
         entries=2 * inner + 5 * d_model,
     )
@@ -253,7 +246,7 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
     keys = round_up(d_model * fields.number("qk_dim_factor", default=0.5), 64)
     values = round_up(d_model * fields.number("v_dim_factor", default=1.0), 64)
     state = keys * values // heads
-    gate = Linear(inputs=d_model, outputs=heads, bias=True)
+    gate = Linear(d_model, heads, bias=True)
     return RecurrentLayer(
         kind="xLSTM",
         d_model=d_model,
@@ -261,13 +254,13 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
         # Per head: a matrix, its normaliser and its largest exponent.
         sums=state + keys + heads,
         linears=(
-            *(Linear(inputs=d_model, outputs=keys, bias=bias),) * 2,
-            *(Linear(inputs=d_model, outputs=values, bias=bias),) * 2,
+            *(Linear(d_model, keys, bias=bias),) * 2,
+            *(Linear(d_model, values, bias=bias),) * 2,
             gate,
             gate,
-            Linear(inputs=values, outputs=d_model, bias=bias),
+            Linear(values, d_model, bias=bias),
         ),
-        norms=(Norm(width=values, bias=bias),),
+        norms=(Norm(values, bias=bias),),
         products=2 * (state + keys),
     )
 

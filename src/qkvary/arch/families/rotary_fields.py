@@ -37,11 +37,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
-    """Return the scaling of rotary positions, ``None`` for plain ones.
-
-    ``fields`` are those of a model with one kind of layer, ``channels`` is the number of rotated
-    channels of a head.
-    """
+    """Return the scaling of ``channels`` rotated channels of a head, ``None`` for plain ones."""
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):
@@ -98,7 +94,7 @@ def _read_form(form: str, section: Fields, fields: Fields) -> RotaryScaling:
         return _read_yarn(section, fields)
     if form == "longrope":
         return _read_longrope(section, fields)
-    factor = _number(section, "factor")
+    factor = section.number("factor")
     if form == "linear":
         return RotaryScaling(form="linear", factor=factor)
     if form == "dynamic":
@@ -107,8 +103,8 @@ def _read_form(form: str, section: Fields, fields: Fields) -> RotaryScaling:
         form="llama3",
         factor=factor,
         original_tokens=_original(section, fields),
-        slow=_number(section, "low_freq_factor"),
-        fast=_number(section, "high_freq_factor"),
+        slow=section.number("low_freq_factor"),
+        fast=section.number("high_freq_factor"),
     )
 
 
@@ -157,14 +153,8 @@ def _original(section: Fields, fields: Fields) -> int:
     return outside or inside or fields.size(LONGEST)
 
 
-def _number(section: Fields, name: str) -> float:
-    if not section.has(name):
-        raise section.missing((name,))
-    return section.number(name, default=0.0)
-
-
 def _numbers(section: Fields, name: str) -> tuple[float, ...]:
     found = section.items(name)
     if found is None:
         raise section.missing((name,))
-    return tuple(Fields({name: one}, section.family).number(name, default=1.0) for one in found)
+    return tuple(Fields({name: one}, section.family).number(name) for one in found)

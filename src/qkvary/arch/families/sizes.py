@@ -1,12 +1,30 @@
 """Models by name: the networks that can be trained here, and well-known published models."""
 
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.named_networks import ALIASES, NETWORKS, canonical_name
 from qkvary.text.names import find_name, near_names
+
+
+class PublishedConfig(NamedTuple):
+    """The configuration of a published model, reduced to the fields that determine sizes."""
+
+    source: str
+    """The URL of the configuration, or the class of transformers that has these defaults."""
+    config: Mapping[str, object]
+
+
+@functools.cache
+def published_configs() -> Mapping[str, PublishedConfig]:
+    """Return all published models that this package knows by name."""
+    content = json.loads(Path(__file__).with_name("published.json").read_bytes())
+    return {name: PublishedConfig(**entry) for name, entry in content.items()}
 
 
 def name_sizes() -> tuple[str, ...]:
@@ -23,10 +41,8 @@ def load_size(name: str) -> Model:
     """Return the model of a name such as ``lm-300m``, ``300M`` or ``llama-3.1-8b``."""
     known = _find(name)
     if known is None:
-        near = suggest_sizes(name)
-        hint = (
-            f"did you mean {' or '.join(near)}?" if near else f"choices: {', '.join(name_sizes())}"
-        )
+        near, choices = suggest_sizes(name), ", ".join(name_sizes())
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choices: {choices}"
         raise ValueError(f"expected a named size, got {name[:60]!r}; {hint}")
     if known in NETWORKS:
         return as_model(NETWORKS[known], name=known)

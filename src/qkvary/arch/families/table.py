@@ -3,21 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.arch.families import (
-    classic,
-    decoders,
-    deepseek,
-    encoder_decoder,
-    extended,
-    gemma,
-    hybrid,
-)
+from qkvary.arch.families import classic, decoders, encoder_decoder, extended, gemma, hybrid
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Reader] = {
     model_type: read
-    for file in (classic, gemma, deepseek, decoders, extended, hybrid, encoder_decoder)
+    for file in (classic, gemma, decoders, extended, hybrid, encoder_decoder)
     for model_type, read in file.READERS.items()
 }
 """The function that reads each family's configuration, by ``model_type``."""
@@ -43,31 +35,25 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
 def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
     """Return the language model's family and fields, from the file or a section of the file."""
-    model_type = config.get("model_type")
-    is_known = isinstance(model_type, str) and model_type in FAMILIES
-    fields = Fields(config, str(model_type) if is_known else "unknown")
+    family = _family(config)
     part = None
-    if not is_known or model_type in MULTIMODAL:
-        part = fields.section(TEXT_SECTION)
+    if family is None or family in MULTIMODAL:
+        part = Fields(config, family or "unknown").section(TEXT_SECTION)
+    family = family or (part and _family(part.content))
+    if family is None:
+        got = str(config.get("model_type"))[:60]
+        raise ValueError(
+            f"expected model_type to be one of {len(FAMILIES)} known ones such as llama, qwen3 and "
+            f"gemma3, got {got!r}; reading it as one of these could give wrong numbers"
+        )
     if part is None:
-        if not is_known:
-            raise _unknown(model_type)
-        return fields.family, fields
-    family = model_type if is_known else part.content.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise _unknown(model_type)
+        return family, Fields(config, family)
     tied = config.get("tie_word_embeddings")
     # The field that ties the head stands outside the section.
     whole = {} if tied is None else {"tie_word_embeddings": tied}
     return family, Fields({**part.content, **whole}, family)
 
 
-def _unknown(model_type: object) -> ValueError:
-    if isinstance(model_type, str):
-        got = repr(model_type[:60])
-    else:
-        got = "none" if model_type is None else f"a {type(model_type).__name__}"
-    return ValueError(
-        f"expected model_type to be one of {len(FAMILIES)} known ones such as llama, qwen3 and "
-        f"gemma3, got {got}; reading it as one of these could give wrong numbers"
-    )
+def _family(config: Mapping[str, object]) -> str | None:
+    model_type = config.get("model_type")
+    return model_type if isinstance(model_type, str) and model_type in FAMILIES else None

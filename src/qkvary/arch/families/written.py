@@ -3,8 +3,8 @@
 A family can express a network if the written configuration reads back as the same network.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -42,8 +42,7 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
     """Return the configuration in a family's format, ``None`` if it cannot express the network.
 
-    Norms that multiply by their gain and norms that multiply by 1 plus their gain count as equal,
-    because the gains can be changed by 1 when the weights are stored.
+    Norms that multiply by 1 plus their gain count as equal to others, because gains can be changed.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:
@@ -59,17 +58,14 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a configuration that is equal for networks that compute the same function.
-
-    Dropout and initialisation, which matter only in training, are reset.
-    """
+    """Return a configuration that is equal for networks that compute the same function."""
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"
-    block = dataclasses.replace(
+    block = replace(
         config.block, norm="rmsnorm" if plain else config.block.norm, dropout=0.0, inner_dropout=0.0
     )
     same = len(set(layers)) == 1
-    return dataclasses.replace(
+    return replace(
         config, attention=layers[0] if same else layers, block=block, embedding_dropout=0.0
     )
 
@@ -77,16 +73,16 @@ def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
 def _comparable_layer(layer: AttentionConfig) -> AttentionConfig:
     size, position = layer.size_per_head, layer.position
     turned = layer.rotated_channels
-    position = dataclasses.replace(
+    position = replace(
         position,
         rotary_fraction=turned / size if turned else PositionConfig().rotary_fraction,
         rotary_base=position.rotary_base if turned else PositionConfig().rotary_base,
         scaling=position.scaling if turned else None,
     )
-    scale = dataclasses.replace(layer.scale, norm_adds_one=False)
+    scale = replace(layer.scale, norm_adds_one=False)
     if scale.channels == size:
-        scale = dataclasses.replace(scale, channels=None)
-    return dataclasses.replace(
+        scale = replace(scale, channels=None)
+    return replace(
         layer,
         position=position,
         scale=scale,
@@ -110,14 +106,14 @@ def _write(
     yield "intermediate_size", own.d_ff
     yield "tie_word_embeddings", config.tied_head
     yield block.eps, own.norm_eps
-    names = (GATED if recipe.dense.gated else PLAIN).items()
+    names = (GATED if recipe.gated else PLAIN).items()
     found = next((name for name, one in names if one == own.activation), None)
     if found is not None:
         yield block.activation, found
-    yield from _write_flag(recipe.attention.bias, value=layer.bias)
-    yield from _write_flag(recipe.attention.out_bias or False, value=layer.out_bias)
-    yield from _write_flag(recipe.attention.is_normed, value=layer.variant.head_norm != "none")
-    yield from _write_flag(recipe.dense.bias, value=own.has_feed_forward_bias)
+    yield from _write_flag(recipe.bias, value=layer.bias)
+    yield from _write_flag(recipe.out_bias or False, value=layer.out_bias)
+    yield from _write_flag(recipe.is_normed, value=layer.variant.head_norm != "none")
+    yield from _write_flag(recipe.mlp_bias, value=own.has_feed_forward_bias)
     yield from _write_flag(block.parallel, value=own.parallel)
     yield from _write_flag(recipe.head_bias, value=config.head_bias)
     if block.score_cap is not None:
@@ -142,10 +138,10 @@ def _write_windows(
     config: LanguageModelConfig, recipe: Recipe, block: Block
 ) -> Iterator[tuple[str, object]]:
     windows = [layer.variant.window for layer in config.layers]
-    if recipe.kinds.windows == "none" or "use_sliding_window" in block.fixed:
+    if recipe.windows == "none" or "use_sliding_window" in block.fixed:
         return
     yield "sliding_window", next((one for one in windows if one is not None), None)
-    if recipe.kinds.switched:
+    if "use_sliding_window" in recipe.defaults:
         yield "use_sliding_window", any(one is not None for one in windows)
     if "layer_types" not in block.fixed:
         yield "layer_types", [GLOBAL if one is None else LOCAL for one in windows]
@@ -161,7 +157,7 @@ def _write_rotations(config: LanguageModelConfig, recipe: Recipe) -> Iterator[tu
         for layer in reversed(turning)
     }
     first = turning[0].position.scaling
-    if recipe.rotary.local_base is not None and LOCAL in rotations:
+    if recipe.local_base is not None and LOCAL in rotations:
         yield "rope_parameters", {GLOBAL: rotations[LOCAL], **rotations}
     else:
         yield "rope_parameters", next(iter(rotations.values()))

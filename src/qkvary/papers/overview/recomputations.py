@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.families.published_configs import published_configs
+from qkvary.arch.families.sizes import published_configs
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from qkvary.arch.canonical import identity_dict
+from qkvary.arch.canonical import to_dict
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
@@ -176,7 +176,7 @@ def _hold(
     run = TrackedRun(
         project=slug(options.project),
         name=f"{slug(cell.title)}-{claim.key[:8]}",
-        config=identity_dict(cell.run),
+        config=to_dict(cell.run, identity=True),
         folder=claim.store.path / COPIES_NAME,
     )
     copy = LogCopy(options.tracker, run, lambda text: _warn(callbacks, text))

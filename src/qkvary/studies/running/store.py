@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from qkvary.arch.canonical import from_dict, identity_json
+from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
     TEMPORARY_PREFIX,
@@ -242,7 +242,11 @@ def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
         found = cast("dict[str, Any]", decode(config))
         run = from_dict(RunConfig, found["run"])
         plain = run.with_execution(ExecutionSettings(config=ExecutionConfig(), device="cpu"))
-        named = [identity_json(plain), found["data_fingerprint"], found["numerics_version"]]
+        named = [
+            canonical_json(plain, identity=True),
+            found["data_fingerprint"],
+            found["numerics_version"],
+        ]
         return encode(named), run.execution
     except (ValueError, TypeError, KeyError, AttributeError):
         return "", None
