@@ -98,7 +98,7 @@ def test_a_resumed_preparation_reads_the_same_commit(
     def make_set(folder: Path, on_progress: OnProgress = silent) -> PreparedData:
         with tiny_groups():
             return prepare_source(
-                REFERENCE, "bytes", choices=THIRD, out=folder, workers=1, on_progress=on_progress
+                REFERENCE, "bytes", options=THIRD, out=folder, workers=1, on_progress=on_progress
             )
 
     whole = make_set(tmp_path / "whole")

@@ -82,13 +82,13 @@ class HubDocuments:
                 yield document
 
 
-def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
-    """Return the parts of a reference ``owner/name[:configuration][@revision]``."""
-    match = _REFERENCE.fullmatch(reference)
-    if match is None or ".." in reference:
+def parse_hub(text: str) -> tuple[str, str | None, str | None]:
+    """Return the parts of ``owner/name[:configuration][@revision]``."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None or ".." in text:
         raise UsageError(
             "expected hf:owner/name, optionally with :configuration and @revision, got "
-            f"{('hf:' + reference)[:80]!r}"
+            f"{('hf:' + text)[:80]!r}"
         )
     return match["repository"], match["configuration"], match["revision"]
 
