@@ -102,7 +102,7 @@ def test_a_set_that_trains_on_held_out_files_is_not_reused(
         patch.setattr(
             sources,
             "_exclude_validation",
-            lambda parts, named, _path: {**parts, "validation": [named]},
+            lambda parts, named: {**parts, "validation": [named]},
         )
         choices = SourceOptions(validation=held)
         prepared = prepare_source(str(held.parent), "bytes", options=choices)

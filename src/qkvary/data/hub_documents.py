@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
-from qkvary.data.documents import Document, check_field, checked_document, is_blank
+from qkvary.data.documents import Document, is_blank, make_document
 from qkvary.data.downloads import DownloadError, cache_only, find_hub_problem
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -76,8 +76,7 @@ class HubDocuments:
         for row in self._stream:
             self._rows += 1
             where = f"hf:{self.repository} ({self.split}), row {self._rows}"
-            check_field(self.field, list(row), where)
-            document = checked_document(row[self.field], where, self.field)
+            document = make_document(row, self.field, where)
             if not is_blank(document.text):
                 yield document
 

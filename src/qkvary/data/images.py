@@ -104,12 +104,9 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found == sha256:
         return data
-    owners = (other.name for other in IMAGE_SETS.values() if found in other.files.values())
-    owner = next(owners, None)
-    said = "" if owner is None else f", which is that of a file of {owner}"
     raise DamagedError(
         f"expected a file of {images.name} with sha256 {sha256[:12]} in {where}, got "
-        f"{found[:12]}{said}: remove or replace it"
+        f"{found[:12]}: remove or replace it"
     )
 
 

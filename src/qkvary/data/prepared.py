@@ -35,8 +35,6 @@ FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="form
 TOKENIZER_FILE = "tokenizer.json"
 PLAN_FILE = "plan.json"
 """The plan of a set that is not complete."""
-BLOCKS_FILE = "blocks.json"
-"""A file that older versions wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 REMEMBERED_BYTES = 2**26
 """Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
@@ -154,14 +152,20 @@ def stored_plan(folder: Path) -> Any:
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).about.get("plan")
     path = folder / PLAN_FILE
-    if not path.is_file():
-        return None
+    return read_record(path) if path.is_file() else None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the contents of a file that a preparation wrote, one line with a digest."""
     try:
         return from_line(path.read_bytes().removesuffix(b"\n"))
     except ValueError:
-        raise DamagedError(
-            f"{path} was changed; remove the folder, then prepare the data set again"
-        ) from None
+        raise changed_error(path) from None
+
+
+def changed_error(path: Path) -> DamagedError:
+    """Return the error for a file of an unfinished preparation that was changed."""
+    return DamagedError(f"{path} was changed; remove the folder, then prepare the data set again")
 
 
 def read_fingerprint(path: Path) -> str:
@@ -259,9 +263,7 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
         "format": about["format"],
         "splits": about["splits"],
         "token_bytes": about["token_bytes"],
-        "files": {
-            name: entry.sha256 for name, entry in manifest.files.items() if name != BLOCKS_FILE
-        },
+        "files": {name: entry.sha256 for name, entry in manifest.files.items()},
     }
     return hashlib.sha256(encode(content).encode()).hexdigest()
 

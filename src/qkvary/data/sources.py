@@ -233,7 +233,7 @@ def find_parts(path: Path, options: SourceOptions) -> dict[str | None, list[Path
     comes_split = "train" in split and (len(split) > 1 or options.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
     if options.validation is not None:
-        parts = _exclude_validation(parts, options.validation, path)
+        parts = _exclude_validation(parts, options.validation)
     if "validation" not in parts:
         return {None if name == "train" else name: files for name, files in parts.items()}
     if options.held_out is not None:
@@ -245,9 +245,7 @@ def find_parts(path: Path, options: SourceOptions) -> dict[str | None, list[Path
     return {name: parts[name] for name in ("train", "validation", "test") if name in parts}
 
 
-def _exclude_validation(
-    parts: dict[str, list[Path]], validation: Path, path: Path
-) -> dict[str, list[Path]]:
+def _exclude_validation(parts: dict[str, list[Path]], validation: Path) -> dict[str, list[Path]]:
     """Add the named validation files, and remove them from the other parts."""
     named = list_files(validation)
     held = {file.resolve() for file in named}
@@ -256,30 +254,16 @@ def _exclude_validation(
         for name, files in parts.items()
         if name != "validation"
     }
-    if not kept["train"]:
-        raise UsageError(
-            f"expected documents for training in {path}, got only those of --validation "
-            f"{validation}"
-        )
     return {name: files for name, files in kept.items() if files} | {"validation": named}
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split.
-
-    The name of a file or subfolder assigns the file, or the files of the subfolder, to a split.
-    """
+    """Return the files of each split, by the names of the files and subfolders of a folder."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())
-        if name is None or not (entry.is_dir() or kind_of(entry)):
-            continue
-        if name in found:
-            raise UsageError(
-                f"expected only one file or folder for {name} in {folder}, got {entry.name} in "
-                "addition"
-            )
-        found[name] = list_files(entry)
+        if name is not None and (entry.is_dir() or kind_of(entry)):
+            found.setdefault(name, []).extend(list_files(entry))
     return found
 
 
@@ -290,15 +274,16 @@ def list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         missing = "is neither" if path.exists() else "does not exist"
         raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
-    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
-    visible = [
+    found = [
         file
-        for file in found
-        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+        for file in sorted(path.rglob("*"))
+        if kind_of(file)
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    if not visible:
+    if not found:
         raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
-    return visible
+    return found
 
 
 def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
