@@ -10,7 +10,6 @@ from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.rows import epoch_batch, random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
@@ -22,6 +21,7 @@ from qkvary.tasks.contract import (
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
+from qkvary.tasks.image_config import AnomalyTaskConfig
 
 SAMPLES = 2
 

@@ -17,7 +17,6 @@ from qkvary.data.images import load_images
 from qkvary.data.own_images import load_own_images
 from qkvary.data.rows import epoch_batch, permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
@@ -29,6 +28,7 @@ from qkvary.tasks.contract import (
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
+from qkvary.tasks.image_config import ImageTaskConfig
 
 SAMPLES = 10
 

@@ -12,8 +12,7 @@ from qkvary.data.labelled_texts import LabelledText, load_labelled_texts
 from qkvary.data.rows import random_indices
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.config import TextTaskConfig
-from qkvary.tasks.config_parts import TEXT_VOCABULARY
+from qkvary.tasks.config import TEXT_VOCABULARY, TextTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
