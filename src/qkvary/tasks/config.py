@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 # The kinds of image tasks are stored under names that this import registers.
-import qkvary.tasks.image_config  # noqa: F401
+import qkvary.tasks.image_config  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import check_word

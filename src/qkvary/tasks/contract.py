@@ -5,7 +5,7 @@ The training loop uses tasks only through their interface.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import (
@@ -31,7 +32,6 @@ from qkvary.tasks.examples import AttentionExample, Sample
 Split = Literal["validation", "test"]
 ALL_ROWS = slice(None)
 Config = TypeVar("Config", bound=TaskConfig)
-Kind = TypeVar("Kind", bound=Network)
 Built = TypeVar("Built", bound=nn.Module)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 EVALUATION_BATCH_TOKENS = 8_192
@@ -176,10 +176,6 @@ class ShowsSamples(Protocol):
         ...
 
 
-class _Mapped(Protocol):
-    def attention_maps(self, inputs: Tensor, /) -> Tensor: ...
-
-
 class ClassificationTask(Generic[Config]):
     """A task whose network scores all possible answers, per position or once per sequence.
 
@@ -234,29 +230,39 @@ def build_language_model(
     network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
     """Build a task's language model; ``more`` allows a vocabulary larger than the task's."""
-    exact = {} if more else {"vocabulary": vocabulary}
-    fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
-    fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
-    return build_network(fitting, LanguageModel, seed)
+    return build_network(
+        network,
+        seed,
+        LanguageModelConfig,
+        LanguageModel,
+        task=task.name,
+        exact={} if more else {"vocabulary": vocabulary},
+        least={"max_tokens": task.sequence_length, "vocabulary": vocabulary},
+    )
 
 
-def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network with its configuration's ``make``, or as a ``kind`` if it has none."""
-    make: Callable[[int], Built] | None = getattr(network, "make", None)
-    return kind(network, seed=seed) if make is None else make(seed)
+def build_encoder(
+    network: Network, seed: int, task: str, max_tokens: int, **exact: object
+) -> Encoder:
+    """Build an encoder for a task; its fields must equal those in ``exact``."""
+    least = {"max_tokens": max_tokens}
+    return build_network(network, seed, EncoderConfig, Encoder, task=task, exact=exact, least=least)
 
 
-def require_network(
+def build_network(
     network: Network,
-    kind: type[Kind],
-    task: str,
+    seed: int,
+    kind: type[Network],
+    built: type[Built],
     *,
+    task: str,
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
-) -> Kind:
-    """Return ``network`` if it is a ``kind`` whose fields suit a task; refuse any other.
+) -> Built:
+    """Build a network with its configuration's ``make``, or as ``built`` if it has none.
 
-    Fields must equal those in ``exact``, and be at least as large as those in ``least``.
+    The network must be a ``kind`` whose fields equal those in ``exact``, and are at least as large
+    as those in ``least``; any other is refused.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.
@@ -275,7 +281,8 @@ def require_network(
                 f"expected a network with {name} of at least {value:,} for task {task}, got "
                 f"{getattr(network, name):,}"
             )
-    return network
+    make: Callable[[int], Built] | None = getattr(network, "make", None)
+    return built(network, seed=seed) if make is None else make(seed)
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -284,7 +291,7 @@ def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
         raise TypeError(f"expected a network with attention maps, got {type(model).__name__}")
     with torch.inference_mode():
         inputs = inputs.to(next(model.parameters()).device)
-        return cast("_Mapped", model).attention_maps(inputs)
+        return cast("Any", model).attention_maps(inputs)
 
 
 def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.rows import epoch_batch, random_words
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
@@ -21,9 +21,8 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Split,
     attention_maps,
-    build_network,
+    build_encoder,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -69,9 +68,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         """Build the encoder."""
         config = self.config
         exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
-        least = {"max_tokens": config.length}
-        fitting = require_network(network, EncoderConfig, config.name, exact=exact, least=least)
-        return build_network(fitting, Encoder, seed)
+        return build_encoder(network, seed, config.name, config.length, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""

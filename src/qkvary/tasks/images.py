@@ -25,7 +25,6 @@ from qkvary.tasks.contract import (
     Split,
     build_network,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
 from qkvary.tasks.image_config import ImageTaskConfig
@@ -55,14 +54,10 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
     def build(self, network: Network, seed: int) -> VisionTransformer:
         """Build the vision transformer."""
-        about, config = self.config.images, self.config
-        exact = {
-            "image_size": config.image_size,
-            "channels": about.pixels.channels,
-            "classes": about.classes,
-        }
-        fitting = require_network(network, VisionTransformerConfig, config.name, exact=exact)
-        return build_network(fitting, VisionTransformer, seed)
+        about, size, name = self.config.images, self.config.image_size, self.config.name
+        kind = VisionTransformerConfig
+        exact = {"image_size": size, "channels": about.pixels.channels, "classes": about.classes}
+        return build_network(network, seed, kind, VisionTransformer, task=name, exact=exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next images of the epoch's shuffled order; drop a last partial batch."""

@@ -26,7 +26,6 @@ from qkvary.tasks.contract import (
     Generate,
     Split,
     build_network,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
 
@@ -80,11 +79,15 @@ class TranslationTask:
             "vocabulary": self.target_words.vocabulary,
             "padding": PADDING,
         }
-        least = {"max_tokens": self.config.max_tokens}
-        fitting = require_network(
-            network, EncoderDecoderConfig, "translation", exact=exact, least=least
+        return build_network(
+            network,
+            seed,
+            EncoderDecoderConfig,
+            EncoderDecoder,
+            task=self.config.name,
+            exact=exact,
+            least={"max_tokens": self.config.max_tokens},
         )
-        return build_network(fitting, EncoderDecoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next pairs of the epoch's shuffled order; drop a last partial batch."""
