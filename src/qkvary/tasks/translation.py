@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -32,12 +32,8 @@ from qkvary.tasks.examples import AttentionExample, Sample
 SAMPLES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The tokens of one split: sources and targets, each with its begin and end tokens."""
-
-    sources: Sequence[Sequence[int]]
-    targets: Sequence[Sequence[int]]
+_Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""The tokens of sources and their targets, each with its begin and end tokens."""
 
 
 class TranslationTask:
@@ -92,7 +88,7 @@ class TranslationTask:
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next pairs of the epoch's shuffled order; drop a last partial batch."""
         pairs = self._splits["train"]
-        order = epoch_batch(len(pairs.sources), batch_size, step=step, seed=seed)
+        order = epoch_batch(len(pairs), batch_size, step=step, seed=seed)
         return self._make_batch(pairs, order.tolist(), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -113,13 +109,12 @@ class TranslationTask:
                 total, words = total + found, words + int(is_word.sum())
                 means.append(found / batch.counted)
             answers = self.translate(model, split, context.generate)
-        references = [sentence[1:-1] for sentence in pairs.targets]
         written = [self.target_words.decode(answer) for answer in answers]
         scores = {
             "bleu": sacrebleu_score(written, self.data.splits[split][self.config.target]),
             "published_bleu": word_bleu(
                 [self._mark(answer) for answer in answers],
-                [(BEGIN, *reference, END) for reference in references],
+                [target for _, target in pairs],
             ),
         }
         if self.config.protocol == "clean":
@@ -143,11 +138,9 @@ class TranslationTask:
         network = cast("EncoderDecoder", getattr(model, "module", model))
         device = next(model.parameters()).device
         longest, answers = self.config.max_tokens, list[tuple[int, ...]]()
-        pairs = self._splits[split]
-        asked = _Pairs(pairs.sources[:most], pairs.targets[:most])
         stepwise = network.config.cross_kind.make is None
         with torch.inference_mode():
-            for batch in self._batches(asked):
+            for batch in self._batches(self._splits[split][:most]):
                 source = cast("Tensor", batch.source).to(device)
                 if generate is None or not stepwise:
                     answers += _translate_whole(network, source, longest)
@@ -186,29 +179,28 @@ class TranslationTask:
         """
         if not isinstance(model, EncoderDecoder):
             raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
-        pairs, device = self._splits["validation"], next(model.parameters()).device
-        source = torch.tensor([pairs.sources[0]], device=device)
-        target = torch.tensor([pairs.targets[0][:-1]], device=device)
+        source, target = self._splits["validation"][0]
+        device = next(model.parameters()).device
         with torch.inference_mode():
-            maps = model.attention_maps(target, source)
-        read, written = (
-            tuple(words.words[token].strip() for token in tokens)
-            for words, tokens in (
-                (self.source_words, pairs.sources[0]),
-                (self.target_words, pairs.targets[0][:-1]),
+            maps = model.attention_maps(
+                torch.tensor([target[:-1]], device=device), torch.tensor([source], device=device)
+            )
+        read = tuple(self.source_words.words[token].strip() for token in source)
+        written = tuple(self.target_words.words[token].strip() for token in target[:-1])
+        cross, encoder, decoder = (
+            AttentionExample(
+                kind=kind,
+                maps=found[0].float().cpu().numpy(),
+                tokens=tokens,
+                targets=(None,) * found.shape[-2],
+            )
+            for kind, found, tokens in (
+                ("cross attention", maps.cross, read),
+                ("encoder", maps.encoder, read),
+                ("decoder", maps.decoder, written),
             )
         )
-
-        def example(kind: str, maps: Tensor, tokens: tuple[str, ...]) -> AttentionExample:
-            targets = (None,) * maps.shape[-2]
-            shown = maps[0].float().cpu().numpy()
-            return AttentionExample(kind=kind, maps=shown, tokens=tokens, targets=targets)
-
-        others = (
-            example("encoder", maps.encoder, read),
-            example("decoder", maps.decoder, written),
-        )
-        return replace(example("cross attention", maps.cross, read), others=others)
+        return replace(cross, others=(encoder, decoder))
 
     def _encode(self, sentences: Sentences) -> _Pairs:
         config = self.config
@@ -226,17 +218,16 @@ class TranslationTask:
                 f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
                 f"one of {longest}: raise max_tokens"
             )
-        return _Pairs(sources, targets)
+        return list(zip(sources, targets, strict=True))
 
     def _batches(self, pairs: _Pairs) -> Iterator[Batch]:
         size = self.config.evaluation_batch_size
-        for start in range(0, len(pairs.sources), size):
-            yield self._make_batch(pairs, range(start, min(start + size, len(pairs.sources))))
+        for start in range(0, len(pairs), size):
+            yield self._make_batch(pairs, range(start, min(start + size, len(pairs))))
 
     def _make_batch(self, pairs: _Pairs, order: Sequence[int], rows: slice = ALL_ROWS) -> Batch:
         """Return pairs as tensors, padded to the longest pair of the whole batch."""
-        source = _pad([pairs.sources[index] for index in order])[rows]
-        target = _pad([pairs.targets[index] for index in order])[rows]
+        source, target = (_pad([pairs[index][side] for index in order])[rows] for side in (0, 1))
         targets = target[:, 1:]
         if self.config.protocol == "clean":
             # With as-published, padding counts as targets, which dilutes the loss.
