@@ -189,8 +189,18 @@ def open_prepared(
     set, if the caller has read it already.
     """
     path = read_path(path, "the path of a prepared set")
+    if not path.is_dir():
+        raise UsageError(
+            f"expected a folder of prepared documents, got {path}, which does not exist"
+        )
+    if (path / PLAN_FILE).exists() and not (path / MANIFEST_NAME).is_file():
+        raise UsageError(
+            f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
+        )
     if not (path / MANIFEST_NAME).is_file():
-        raise UsageError(_explain_missing(path))
+        raise UsageError(
+            f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
+        )
     manifest = manifest or read_manifest(path)
     about = cast("dict[str, Any]", manifest.about)
     if about.get("kind") != KIND:
@@ -202,14 +212,6 @@ def open_prepared(
         return _assemble(path, manifest, about, tokenizer)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedError(f"{path} is inconsistent: {error}") from None
-
-
-def _explain_missing(path: Path) -> str:
-    if not path.is_dir():
-        return f"expected a folder of prepared documents, got {path}, which does not exist"
-    if any(path.glob("portion-*.json")) or (path / PLAN_FILE).exists():
-        return f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
-    return f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
 
 
 def _assemble(

@@ -82,10 +82,10 @@ class LanguageTask:
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""
         numbers = rows_of_step(step, batch_size, rows=self._train.rows, seed=seed, chosen=rows)
-        if isinstance(self._train, PackedRows):
-            context = self.config.context
-            return self._cut(self._train.split, numbers * context, context)
-        return _read_documents(self._train, numbers)
+        documents = None
+        if self.config.document_mask and isinstance(self._train, PackedRows):
+            documents = self._train.documents(numbers)
+        return _make_batch(self._train.read(numbers), documents)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy of the counted tokens, in nats."""
@@ -142,10 +142,9 @@ class LanguageTask:
 
     def _cut(self, split: TokenSplit, starts: Rows, length: int) -> Batch:
         """Return rows of ``length`` tokens from each of ``starts``."""
-        tokens, documents = torch.from_numpy(split.gather(starts, length + 1)), None
-        if self.config.document_mask:
-            documents = torch.from_numpy(split.documents_of(starts[:, None] + np.arange(length)))
-        return Batch(tokens[:, :-1], tokens[:, 1:], documents)
+        is_masked = self.config.document_mask
+        documents = split.documents_of(starts[:, None] + np.arange(length)) if is_masked else None
+        return _make_batch(split.gather(starts, length + 1), documents)
 
     # ---- scores
 
@@ -182,7 +181,7 @@ class LanguageTask:
         size, sums = self.config.evaluation_batch_size, np.zeros(len(_Sums._fields))
         for number, weight in _batches_of_rank(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
-            batch = _read_documents(source, numbers)
+            batch = _make_batch(source.read(numbers))
             lengths = torch.from_numpy(source.lengths(numbers))
             is_real = torch.arange(1, context + 1) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
@@ -207,9 +206,10 @@ class LanguageTask:
         return text.replace("\n", "↵").replace(" ", "␣") or "¶"
 
 
-def _read_documents(source: PaddedRows, numbers: Rows) -> Batch:
-    tokens = torch.from_numpy(source.read(numbers))
-    return Batch(tokens[:, :-1], tokens[:, 1:])
+def _make_batch(rows: Rows, documents: Rows | None = None) -> Batch:
+    tokens = torch.from_numpy(rows)
+    numbers = None if documents is None else torch.from_numpy(documents)
+    return Batch(tokens[:, :-1], tokens[:, 1:], numbers)
 
 
 class _Sums(NamedTuple):
