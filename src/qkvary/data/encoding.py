@@ -47,7 +47,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the tokens of a document's start: usually at least ``tokens``, fewer if it is short."""
+    """Return the tokens of a document's start: about ``tokens`` or more, fewer if it is short."""
     try:
         return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])
     except ValueError as error:

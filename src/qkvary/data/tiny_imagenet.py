@@ -4,7 +4,6 @@ An archive is read from its beginning to its end and never unpacked to the disk.
 """
 
 import errno
-import gzip
 import hashlib
 import io
 import lzma
@@ -13,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
 
 import numpy as np
 
@@ -104,22 +102,6 @@ def _is_wanted(name: str) -> bool:
     return is_image and name.endswith(".JPEG")
 
 
-class _BoundedReader(io.BufferedReader):
-    """A reader for uncompressed tar archives.
-
-    The reader limits the size of each member, because a header may claim any size.
-    """
-
-    left = 2 * LARGEST_MEMBER
-    """Bytes that may still be read for a member and the headers before it."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or not 0 <= size <= self.left:
-            raise tarfile.ReadError("a header or file in it is too large")
-        self.left -= size
-        return super().read(size)
-
-
 def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the wanted files of an archive, with paths below its top folder."""
     check_regular_file(path)
@@ -144,29 +126,18 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
-    """Yield the name and the size of each file of an archive, and a function that reads the file.
-
-    The function takes the number of bytes to read.
-    """
+    """Yield the name and the size of each file of an archive, and a function that reads bytes."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():
                 with packed.open(info) as file:
                     yield info.filename, info.file_size, file.read
         return
-    unpack = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    with (
-        unpack(path, "rb") as plain,
-        _BoundedReader(plain, 2**16) as reader,
-        tarfile.open(fileobj=reader, mode="r:") as archive,
-    ):
-        for member in iter(archive.next, None):
+    with tarfile.open(path, "r|*") as archive:
+        for member in archive:
             # A link has no contents of its own.
             file = archive.extractfile(member) if member.isfile() else None
             yield member.name, member.size, (file or io.BytesIO()).read
-            # The archive would keep the headers of all members; its type stub lacks this attribute.
-            cast("Any", archive).members.clear()
-            reader.left = _BoundedReader.left
 
 
 def _read_annotations(files: Mapping[str, bytes], place: Path) -> dict[str, str]:

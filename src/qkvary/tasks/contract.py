@@ -3,7 +3,7 @@
 The training loop uses tasks only through their interface.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.nn.cache import KVCache
-from qkvary.nn.decoder import Decoder
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
@@ -93,25 +91,8 @@ class ProcessGroup:
         return list(values)
 
 
-class Generate(Protocol):
-    """Greedy decoding, passed as an argument because tasks cannot import ``inference``."""
-
-    def __call__(
-        self,
-        model: Decoder,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        stop_tokens: Collection[int] = (),
-        new_cache: Callable[[int], KVCache] | None = None,
-    ) -> list[tuple[int, ...]]:
-        """Return the new tokens of each prompt of a batch, without the stop token.
-
-        ``new_cache`` makes a cache for a given maximum number of tokens; by default, the layers of
-        the decoder define the cache. A cache made by ``new_cache`` may also hold further inputs of
-        the decoder, such as the encoded source.
-        """
-        ...
+Generate = Callable[..., list[tuple[int, ...]]]
+"""The function ``inference.decoding.generate``, an argument because tasks cannot import it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -145,15 +145,17 @@ class TranslationTask:
                 if generate is None or not stepwise:
                     answers += _translate_whole(network, source, longest)
                     continue
-                memory, mask = network.encode(source)
+                encoded = network.encode(source)
+
+                def new_cache(limit: int, encoded: Any = encoded) -> EncoderDecoderCache:
+                    return EncoderDecoderCache(network.config, *encoded, max_tokens=limit)
+
                 answers += generate(
                     network,
                     [(BEGIN,)] * len(source),
                     max_new_tokens=longest,
                     stop_tokens=(END,),
-                    new_cache=lambda limit, memory=memory, mask=mask: EncoderDecoderCache(
-                        network.config, memory, mask, max_tokens=limit
-                    ),
+                    new_cache=new_cache,
                 )
         return answers
 
