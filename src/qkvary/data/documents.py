@@ -147,9 +147,8 @@ class FileDocuments:
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
     """Return the rule for held-out documents, and the number of parts to cut each section into.
 
-    A section is ``SECTION_BYTES`` of a long text. The numbers in ``SECTION_CUTS`` are tried until
-    the held-out share is close enough to ``share``; if it never is, the best number is returned.
-    Cutting helps because a long text may have only a few sections.
+    The numbers in ``SECTION_CUTS`` are tried until the held-out share is close enough to ``share``;
+    if it never is, the best number is returned.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:
@@ -210,10 +209,7 @@ class _Bytes:
 
 
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
-    """Yield the documents of a text file.
-
-    If ``<|endoftext|>`` separates the documents, whitespace around each document is removed.
-    """
+    """Yield the documents of a text file; whitespace around separated documents is removed."""
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
     # twice.

@@ -98,12 +98,7 @@ def features_path(name: str) -> Path:
 
 
 def hash_features(name: str) -> str | None:
-    """Return the sha256 of the file of a feature set.
-
-    Return None if ``qkvary data features`` does not compute these features, or if the file is not
-    on this machine. This function does not check the file; the file is checked when the features
-    are read.
-    """
+    """Return the sha256 of features made on this machine; None for others and missing ones."""
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:
         with suppress(OSError), path.open("rb") as file:

@@ -50,10 +50,9 @@ def download(
     sha256: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> bytes:
-    """Download a file of a data set.
+    """Download a file of a data set; without ``sha256``, the caller verifies it.
 
-    ``put`` tells the user, in error messages, where to put the file. Without ``sha256``, the caller
-    verifies the file.
+    ``put`` tells the user, in error messages, where to put the file.
     """
     if is_offline():
         raise UsageError(

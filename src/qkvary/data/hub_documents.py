@@ -93,10 +93,7 @@ def parse_hub(text: str) -> tuple[str, str | None, str | None]:
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """Return the commit that a revision (a branch, a tag or a commit) names.
-
-    If the revision is None, return the commit of the main branch.
-    """
+    """Return the commit that a revision names; None means the main branch."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")

@@ -54,10 +54,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features.
-
-    If ``qkvary data features`` computed the features, ``sha256`` must be the sha256 of their file.
-    """
+    """Return a set of features; ``sha256`` is that of the file of features made on this machine."""
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]
@@ -87,8 +84,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    The shape of each is ``[classes, images of a class, channels, rows, columns]``. Returns None if
-    the features were not computed from images, or the images are not on this machine.
+    Each is ``[classes, images of a class, channels, rows, columns]``; None if the images are not on
+    this machine, or there are none.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

@@ -26,10 +26,7 @@ DOWNLOAD_SECONDS = 1_800.0
 
 @functools.lru_cache(maxsize=1)
 def load_images(name: str) -> LoadedImages:
-    """Return the images of a data set; the images are downloaded if necessary.
-
-    The data set that was loaded most recently stays in memory.
-    """
+    """Return the images of a data set, downloaded if necessary; the last set stays in memory."""
     if name not in IMAGE_SETS:
         raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
     images = IMAGE_SETS[name]

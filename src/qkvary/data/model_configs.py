@@ -33,10 +33,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.AS
 def resolve_model(reference: StrPath) -> Model:
     """Return the model that a reference names: a named size first, then a configuration.
 
-    Args:
-        reference: A named size, the name of a packaged checkpoint, or a reference for
-            :func:`load_config`.
-
     Raises:
         ValueError: if the reference names no model, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.

@@ -178,9 +178,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture belongs to the test split.
-
-    The decision depends only on the contents of the picture, so identical pictures are in the same
-    split.
-    """
+    """Return whether a picture is for the test; identical pictures are in the same split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -223,10 +223,7 @@ class _Preparation:
         return [one for one in self._groups if split in one.shards]
 
     def _count(self, split: str, what: int) -> int:
-        """Return a count for a split so far.
-
-        ``what`` selects the count: 0 for tokens, 1 for documents, 2 for bytes.
-        """
+        """Return the tokens (``what`` is 0), documents (1) or bytes (2) of a split so far."""
         return sum(one.shards[split][what] for one in self._groups_of(split))
 
     def _run_stream(self, number: int, stream: Stream) -> None:

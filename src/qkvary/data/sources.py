@@ -177,10 +177,9 @@ def _read_files(
 
 
 def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
-    """Return the name, the size, and a checksum or modification time of each file of a source.
+    """Return the path, the size, and a checksum or modification time of each file of a source.
 
-    A file inside the folder is listed by its path relative to the folder, any other file by its
-    file name alone. The checksum detects edits, but not tampering.
+    Paths are relative to the folder. The checksum detects edits, but not tampering.
     """
     folder = path if path.is_dir() else path.parent
     described: dict[str, JsonValue] = {}

@@ -120,10 +120,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def _draw_sets(
         self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
     ) -> tuple[Tensor, Tensor]:
-        """Return the image numbers of one set per anomaly, and the anomaly's position in each set.
-
-        The images of a split are numbered consecutively, class by class.
-        """
+        """Return the images of one set per anomaly, and the position of the anomaly in it."""
         (classes, images, _), size = self.splits[split].shape, self.config.set_size
 
         def draw(shape: tuple[int, ...], what: str) -> Tensor:

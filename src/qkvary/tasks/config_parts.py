@@ -187,7 +187,6 @@ class HashedData:
 def digest(*parts: object) -> str:
     """Return the sha256 of values.
 
-    For drawn examples, the second value is a version, which is incremented by hand when other
-    examples are drawn.
+    For drawn examples, the second value is a version: it changes by hand if the examples change.
     """
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

@@ -54,10 +54,7 @@ class Batch(NamedTuple):
         return int((self.targets != IGNORE_INDEX).sum())
 
     def mean(self, total: Tensor) -> Tensor:
-        """Return a sum over the counted targets, divided by their number.
-
-        The number is computed on the device, so the host does not wait for it.
-        """
+        """Return a sum divided by the number of counted targets, computed on the device."""
         return total / (self.targets != IGNORE_INDEX).sum().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -73,10 +70,7 @@ class Batch(NamedTuple):
 
 
 class ProcessGroup:
-    """The processes that score a network together.
-
-    This base class is a group of one process; a subclass stands for several processes.
-    """
+    """The processes that score a network together: one, or several in a subclass."""
 
     rank = 0
     size = 1

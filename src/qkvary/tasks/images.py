@@ -119,10 +119,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
-    """Return the row numbers of the training files to train on and to validate on, ascending.
-
-    The validation rows are None if the test images serve for validation.
-    """
+    """Return the rows to train on and to validate on; None to validate on the test images."""
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:
         return torch.arange(total), None
@@ -182,10 +179,7 @@ class _Resizing(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the bilinear resizing weights for a side of ``pixels`` pixels.
-
-    There is one set of weights for every crop that leaves out fewer than ``cuts`` pixels.
-    """
+    """Return the weights of all crops that leave out fewer than ``cuts`` of ``pixels`` pixels."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

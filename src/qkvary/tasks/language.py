@@ -170,11 +170,7 @@ class LanguageTask:
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row.
-
-        Sum the loss once over all targets including padding, and once over the targets that are not
-        padding.
-        """
+        """Score one document per row, with the padding and without it."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))

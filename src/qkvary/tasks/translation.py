@@ -37,18 +37,15 @@ _Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 class TranslationTask:
-    """Translate sentences with an encoder-decoder.
+    """Translate sentences with an encoder-decoder; the vocabulary is that of the training split.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
     target, the end token included. With ``as-published``, ``loss`` also averages over padding
     tokens, whose loss is 0, and ``token_loss`` is the loss per real token.
 
-    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100. It
-    compares the translated sentences with the references as distributed. ``published_bleu`` is the
-    BLEU of paper 2's code, from 0 to 1: it compares words, treats all rare words as equal, and
-    counts the begin and end tokens, which inflates it.
-
-    The vocabulary comes from the training split alone.
+    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100.
+    ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it compares words, treats all
+    rare words as equal, and counts the begin and end tokens, which inflates it.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
     into words differs: the code uses spaCy.
@@ -129,10 +126,10 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily.
+        """Translate the first ``most`` sources of a split greedily, and return their tokens.
 
-        Returns the tokens of each translation. Without ``generate``, or if the network has no
-        step-by-step decoding, every step runs the network on the whole translation so far.
+        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
+        network on the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
