@@ -8,7 +8,6 @@ inode, modification time and size stay the same.
 """
 
 import hashlib
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -231,7 +230,6 @@ def _assemble(
                     raise ValueError(f"{file} should have {size:,} bytes")
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
-    _check_described(about)
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -239,24 +237,6 @@ def _assemble(
         splits=MappingProxyType(splits),
         about=about,
     )
-
-
-def _check_described(about: Mapping[str, Any]) -> None:
-    """Raise an error if a field that only describes the set is missing or of a wrong type."""
-    source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
-    numbers = [
-        *overlap["repeated_documents"].values(),
-        *overlap["shared_documents"].values(),
-        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
-        described["vocabulary"],
-        len(described["name"]),
-    ]
-    rule, files = source["held_out"], source["files"]
-    if rule is not None:
-        numbers += [rule["share"], len(rule["rule"])]
-    if isinstance(files, dict) and "cut" in files:
-        numbers.append(files["cut"])
-    math.fsum(numbers)
 
 
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:

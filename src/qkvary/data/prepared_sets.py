@@ -152,31 +152,27 @@ def _stored_source(folder: Path) -> tuple[Any, str | None]:
 def check_prepared(text: str, sha256: str, report: Callable[[str], None]) -> None:
     """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
     corpus = find_corpus(text)
-    if corpus is not None and corpus.local is None:
-        # The text on the hub may be longer, and would give another set.
-        corpus = None
+    # A text of the hub has no place; it may be longer, and would give another set.
+    place = None if corpus is None else corpus.local
     try:
         folder = find_prepared(text)
     except UsageError:
-        if corpus is not None and find_local(corpus) is None:
+        if corpus is not None and place is not None and find_local(corpus) is None:
             raise UsageError(
-                f"expected the data set {sha256[:12]} of {text} or its text, got "
-                f"neither: put the text at {corpus.local} below QKVARY_DATA"
+                f"expected the data set {sha256[:12]} of {text} or its text, got neither: put the "
+                f"text at {place} below QKVARY_DATA"
             ) from None
         report(f"preparing {text}")
         folder = ensure_prepared(text)
     found = read_fingerprint(folder)
-    if found == sha256:
-        return
-    remedy = (
-        "prepare the expected set there"
-        if corpus is None
-        else "remove that folder, and put the text of the expected set at "
-        f"{corpus.local} below QKVARY_DATA"
-    )
-    raise UsageError(
-        f"expected the data set {sha256[:12]} of {text}, got {found[:12]} in {folder}: {remedy}"
-    )
+    if found != sha256:
+        remedy = "prepare the expected set there"
+        if place is not None:
+            remedy = f"remove that folder, and put the text of the expected set at {place} below "
+            remedy += "QKVARY_DATA"
+        raise UsageError(
+            f"expected the data set {sha256[:12]} of {text}, got {found[:12]} in {folder}: {remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
