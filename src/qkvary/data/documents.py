@@ -121,8 +121,11 @@ class FileDocuments:
             for number, row in enumerate(_read_parquet(path, self.field), start=1):
                 yield make_document(row, self.field, f"{path}:{number}")
             return
+        if not path.is_file():
+            raise UsageError(f"expected a file, got {path}, which is not one")
         try:
-            with _Bytes(path) as file:
+            is_packed = path.suffix.lower() == ".gz"
+            with cast("IO[bytes]", _Unpacked(path)) if is_packed else path.open("rb") as file:
                 # A file named explicitly is read as text if its extension is unknown.
                 is_lines = kind == "lines"
                 yield from self._lines(file, path) if is_lines else read_text(file, path, self.cuts)
@@ -131,9 +134,9 @@ class FileDocuments:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
-    def _lines(self, file: "_Bytes", path: Path) -> Iterator[Document]:
+    def _lines(self, file: IO[bytes], path: Path) -> Iterator[Document]:
         number = 0
-        while line := file.line(LARGEST_LINE + 1):
+        while line := file.readline(LARGEST_LINE + 1):
             number += 1
             where = f"{path}:{number}"
             if len(line) > LARGEST_LINE:
@@ -168,52 +171,45 @@ def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut 
     return rule, cuts
 
 
-class _Bytes:
-    """A text file, decompressed while reading if it is compressed."""
+class _Unpacked(gzip.GzipFile):
+    """A compressed text; reading fails once it expands to an implausible size."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise UsageError(f"expected a file, got {path}, which is not one")
-        self._path, self._size, self._given = path, path.stat().st_size, 0
-        packed = path.suffix.lower() == ".gz"
-        # Closed by ``__exit__``.
-        self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
-        self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
+        super().__init__(path, "rb")
+        self._path, self._size = path, path.stat().st_size
 
-    def __enter__(self) -> "_Bytes":
-        return self
+    def read(self, size: int | None = -1) -> bytes:
+        return self._check(super().read(size))
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._check(super().readline(size))
 
-    def chunk(self) -> bytes:
-        data = self._count(self._file.read(_CHUNK))
-        if NULS in data:
-            raise UsageError(
-                f"expected a text, got {self._path}, which contains {len(NULS)} NUL bytes in a "
-                "row: if the file is an archive, unpack it; otherwise convert it to text"
-            )
-        return data
-
-    def line(self, limit: int) -> bytes:
-        return self._count(self._file.readline(limit))
-
-    def _count(self, data: bytes) -> bytes:
-        self._given += len(data)
-        if self._limit is not None and self._given > self._limit:
+    def _check(self, data: bytes) -> bytes:
+        limit = max(FREE_BYTES, LARGEST_RATIO * self._size)
+        if self.tell() > limit:
             raise UnsafeError(
-                f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
-                "which is not plausible for a text"
+                f"{self._path} has {self._size:,} bytes and expands to more than {limit:,}, which "
+                "is not plausible for a text"
             )
         return data
 
 
-def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
+def _read_chunk(file: IO[bytes], path: Path) -> bytes:
+    data = file.read(_CHUNK)
+    if NULS in data:
+        raise UsageError(
+            f"expected a text, got {path}, which contains {len(NULS)} NUL bytes in a row: if the "
+            "file is an archive, unpack it; otherwise convert it to text"
+        )
+    return data
+
+
+def read_text(file: IO[bytes], path: Path, cuts: int = 1) -> Iterator[Document]:
     """Yield the documents of a text file; whitespace around separated documents is removed."""
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
     # twice.
-    waiting = bytearray(file.chunk().removeprefix(_BOM))
+    waiting = bytearray(_read_chunk(file, path).removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
     limit, is_long = SECTION_BYTES, False
     while waiting or not ended:
@@ -235,7 +231,7 @@ def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
                 )
         elif not ended:
             looked = max(0, len(waiting) - len(_MARK) + 1)
-            more = file.chunk()
+            more = _read_chunk(file, path)
             ended = not more
             waiting += more
             continue
