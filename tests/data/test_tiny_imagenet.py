@@ -118,8 +118,7 @@ FIRST = "train/n01/images/n01_0.JPEG"
         (changed(FIRST, jpeg(3)), "first 20 classes of Tiny ImageNet with sha256 .* remove or"),
         (changed("wnids.txt", b"n01 n02"), "expected 3 classes in wnids.txt of .*, got 2"),
         (changed("wnids.txt", b"n01 n02 n09"), "sha256"),
-        (changed("val/images/val_9.JPEG", jpeg(3)), "one line for each of the 4 validation images"),
-        (changed("val/val_annotations.txt", b"val_0.JPEG"), "one line for each of the 3 .* 1"),
+        (changed("val/val_annotations.txt", b"val_0.JPEG"), "sha256"),
         ({"a.txt": b""}, "expected wnids.txt in .*, got none"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -71,17 +71,10 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         labels=slice(None),
         origin="microsoft/resnet-34",
     ),
-    "noise": FeatureSet(
-        name="noise",
-        classes=50,
-        train_images=100,
-        test_images=20,
-        width=64,
-        images=None,
-        labels=slice(None),
-        origin="uniform 1",
-    ),
 }
+FEATURE_SETS["noise"] = replace(
+    FEATURE_SETS["cifar100-50"], name="noise", images=None, labels=slice(None), origin="uniform 1"
+)
 
 
 def find_features(name: str) -> Path | None:
