@@ -71,7 +71,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         raise UsageError(
             f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
         )
-    names: dict[str, Path] = {}
+    seen: dict[str, Path] = {}
     groups: list[dict[DataSplit, tuple[LabelledText, ...]]] = []
     for label, paths in files.items():
         if len(paths) < FEWEST_TEXTS:
@@ -81,10 +81,9 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
             )
         texts = [_read(path) for path in paths]
         for text, path in zip(texts, paths, strict=True):
-            if names.setdefault(text.sha256, path) != path:
+            if seen.setdefault(text.sha256, path) != path:
                 raise UsageError(
-                    f"expected different texts, got {names[text.sha256]} equal to {path}: "
-                    "remove one"
+                    f"expected different texts, got {seen[text.sha256]} equal to {path}: remove one"
                 )
         groups.append(split_texts(texts))
     splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}
@@ -140,8 +139,5 @@ def _read(path: Path) -> LabelledText:
         raise DamagedError(
             f"expected text in {path}, got {'nothing' if is_blank else 'many NUL bytes'}"
         )
-    return LabelledText(
-        name=path.name,
-        data=np.frombuffer(content, dtype=np.uint8),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+    data, sha256 = np.frombuffer(content, dtype=np.uint8), hashlib.sha256(content).hexdigest()
+    return LabelledText(path.name, data, sha256)

@@ -80,17 +80,14 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:
         content = decode(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
     except ValueError as error:
-        raise _not_json(source, f"something else: {error}") from error
+        raise ValueError(
+            f"expected one JSON object in {source}, got something else: {error}"
+        ) from error
     if not isinstance(content, dict):
-        raise _not_json(source, f"a {type(content).__name__}")
+        kind = type(content).__name__
+        raise ValueError(f"expected one JSON object in {source}, got a {kind}")  # noqa: TRY004
     return cast("dict[str, object]", content)
-
-
-def _not_json(source: str, found: str) -> ValueError:
-    return ValueError(f"expected one JSON object in {source}, got {found}")
 
 
 def _find(reference: str) -> Path | None:
