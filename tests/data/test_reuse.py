@@ -84,32 +84,6 @@ def test_a_folder_that_has_grown_is_prepared_again(tmp_path: Path, name: str) ->
     assert not is_taken(str(folder), prepared)
 
 
-def test_a_set_that_trains_on_held_out_files_is_not_reused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Earlier versions prepared folders with train and test, or named files, like this."""
-    folder = Path(write(tmp_path / "texts" / "train.txt")).parent
-    write(folder / "test.txt", ["a secret"])
-    with monkeypatch.context() as patch:
-        patch.setattr("qkvary.data.sources.SPLIT_NAMES", {})
-        prepared = prepare_source(str(folder), "bytes")
-    assert "test" not in prepared.splits
-    again = found(str(folder))
-    assert again.splits["test"].documents == 1
-    held = Path(write(tmp_path / "more" / "held.txt", ["held out"]))
-    write(tmp_path / "more" / "a.txt")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            sources,
-            "_exclude_validation",
-            lambda parts, named: {**parts, "validation": [named]},
-        )
-        choices = SourceOptions(validation=held)
-        prepared = prepare_source(str(held.parent), "bytes", options=choices)
-    assert prepared.about["overlap"]["shared_documents"] == {"validation in train": 1}
-    assert not is_taken(str(held.parent), prepared)
-
-
 def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
     text, path = (
         write(tmp_path / "mine.txt", ["the cat", "the mat", "on"]),
