@@ -18,20 +18,13 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.config import (
-    CharacterTaskConfig,
-    LanguageTaskConfig,
-    NumberTaskConfig,
-    RecallTaskConfig,
-    TaskConfig,
-)
+from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
 ALL_ROWS = slice(None)
 Config = TypeVar("Config", bound=TaskConfig)
 Built = TypeVar("Built", bound=nn.Module)
-_Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 EVALUATION_BATCH_TOKENS = 8_192
 """Tokens per forward pass of an evaluation: fast, and small in memory."""
 
@@ -202,7 +195,7 @@ class ClassificationTask(Generic[Config]):
 
 
 def build_language_model(
-    network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
+    network: Network, seed: int, task: TaskConfig, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
     """Build a task's language model; ``more`` allows a vocabulary larger than the task's."""
     return build_network(
@@ -262,8 +255,6 @@ def build_network(
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the attention maps of a network, ``[batch, layers, heads, rows, columns]``."""
-    if not hasattr(model, "attention_maps"):
-        raise TypeError(f"expected a network with attention maps, got {type(model).__name__}")
     with torch.inference_mode():
         inputs = inputs.to(next(model.parameters()).device)
         return cast("Any", model).attention_maps(inputs)

@@ -176,12 +176,10 @@ class TranslationTask:
         In cross attention, rows are words of the reference and columns words of the source; the
         other maps are the self-attention of encoder and decoder.
         """
-        if not isinstance(model, EncoderDecoder):
-            raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
         source, target = self._splits["validation"][0]
         device = next(model.parameters()).device
         with torch.inference_mode():
-            maps = model.attention_maps(
+            maps = cast("EncoderDecoder", model).attention_maps(
                 torch.tensor([target[:-1]], device=device), torch.tensor([source], device=device)
             )
         read = tuple(self.source_words.words[token].strip() for token in source)
