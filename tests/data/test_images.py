@@ -14,7 +14,7 @@ import pytest
 from qkvary.data import images
 from qkvary.data.downloads import DownloadError
 from qkvary.data.image_files import read_idx
-from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.image_sets import ARCHIVES, IMAGE_SETS
 from qkvary.data.images import load_images
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.small_images import (
@@ -154,8 +154,9 @@ def test_an_archive_is_unpacked_in_memory(root: Path, monkeypatch: pytest.Monkey
     contents = small_contents(COLOUR, train=11, test=5, classes=10)
     packed = pack_tar(contents, "cifar10", end=".tar.gz")
     sha256 = hashlib.sha256(packed).hexdigest()
-    about = replace(IMAGE_SETS[COLOUR], origin="https://x/y.tar.gz", archive_sha256=sha256)
+    about = replace(IMAGE_SETS[COLOUR], origin="https://x/y.tar.gz")
     monkeypatch.setitem(IMAGE_SETS, COLOUR, about)
+    monkeypatch.setitem(ARCHIVES, "https://x/y.tar.gz", sha256)
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     for name in contents:
         (root / "cifar10" / name).unlink()
@@ -169,9 +170,10 @@ def test_a_download_that_is_another_file_is_not_kept(
     root: Path, monkeypatch: pytest.MonkeyPatch, is_archive: bool
 ) -> None:
     like = COLOUR if is_archive else GREY
-    sha256 = "0" * 64 if is_archive else None
-    about = replace(IMAGE_SETS[like], origin="https://x/", archive_sha256=sha256)
+    about = replace(IMAGE_SETS[like], origin="https://x/")
     monkeypatch.setitem(IMAGE_SETS, like, about)
+    if is_archive:
+        monkeypatch.setitem(ARCHIVES, "https://x/", "0" * 64)
     (root / about.folder / next(iter(about.train))).unlink()
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: gzip.compress(bytes(3_073)))
     with pytest.raises(DownloadError, match=r"its sha256 differs|downloaded train-images.*"):

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from qkvary.data import tiny_imagenet
-from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.image_sets import ARCHIVES, IMAGE_SETS
 from qkvary.data.images import load_images
 from qkvary.data.tiny_imagenet import digest_classes
 from qkvary.storage.errors import DamagedError, UsageError
@@ -208,8 +208,9 @@ def test_a_set_that_is_not_here_is_said_to_be(place: Path, monkeypatch: pytest.M
         load_images("small")
     packed = write_zip(place.parent.parent / "web", small_files()).read_bytes()
     sha256 = hashlib.sha256(packed).hexdigest()
-    small = replace(IMAGE_SETS["small"], origin="https://x/small.zip", archive_sha256=sha256)
+    small = replace(IMAGE_SETS["small"], origin="https://x/small.zip")
     monkeypatch.setitem(IMAGE_SETS, "small", small)
+    monkeypatch.setitem(ARCHIVES, "https://x/small.zip", sha256)
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     assert load_images("small").test.labels.tolist() == [0, 1, 2]
     assert (place.parent.parent / "cache" / "here" / "small.zip").read_bytes() == packed
