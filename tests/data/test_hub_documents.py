@@ -134,7 +134,6 @@ def lost(*_asked: object) -> Any:
         (refusing(errors.RepositoryNotFoundError), UsageError, "a/b: the data set does not exist"),
         (refusing(errors.RevisionNotFoundError), UsageError, "hf:a/b has no revision v1"),
         (lost, DownloadError, "cannot reach hf:a/b (no route); without a network, give a file"),
-        (lambda *_asked: SimpleNamespace(sha=None), DownloadError, "hf:a/b: the hub names none"),
     ],
 )
 def test_a_commit_that_cannot_be_determined(

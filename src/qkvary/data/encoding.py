@@ -67,11 +67,6 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> lis
             raise UsageError(f"{document.where}: {error}") from None
     # One array for all documents: for short documents, an array costs more than the tokens.
     together = np.concatenate(parts)
-    if together.max() >= tokenizer.vocabulary:
-        raise UsageError(
-            f"{documents[0].where}, or soon after: expected tokens below {tokenizer.vocabulary}, "
-            f"got {together.max()}"
-        )
     together = together.astype(f"<u{token_width(tokenizer.vocabulary)}")
     found: list[EncodedDocument] = []
     start = 0

@@ -114,9 +114,7 @@ def find_commit(repository: str, revision: str | None) -> str:
         ) from None
     except Exception as error:  # depends on the HTTP client of the library
         raise _unreachable(repository, _first_line(error)) from error
-    if found is None:
-        raise DownloadError(f"cannot determine the commit of hf:{repository}: the hub names none")
-    return found
+    return cast("str", found)
 
 
 def _unreachable(repository: str, reason: str) -> DownloadError:

@@ -51,10 +51,7 @@ def load_tokenizer(
     if reference == "gpt2":
         return load_gpt2()
     if shortened:
-        try:
-            return load_gpt2().shortened(int(shortened[1]))
-        except ValueError as error:
-            raise UsageError(f"tokenizer {reference}: {error}") from None
+        return load_gpt2().shortened(int(shortened[1]))
     if reference == "bytes":
         return ByteTokenizer(has_separator=True)
     if reference == "characters":
