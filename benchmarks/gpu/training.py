@@ -26,8 +26,9 @@ from qkvary.nn.blocks import compile_blocks
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.papers.key_value.vision import vit_base
-from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
+from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import Batch
+from qkvary.tasks.image_config import ImageTaskConfig
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
 from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.optimizers import make_optimizer

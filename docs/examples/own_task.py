@@ -27,7 +27,6 @@ from qkvary.tasks.contract import (
     Split,
     build_network,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -75,8 +74,8 @@ class QuarterTask(ClassificationTask[QuarterTaskConfig]):
     def build(self, network: Network, seed: int) -> VisionTransformer:
         """Build the network."""
         exact = {"image_size": 8, "channels": 1, "classes": 4}
-        fitting = require_network(network, VisionTransformerConfig, "quarter", exact=exact)
-        return build_network(fitting, VisionTransformer, seed)
+        kind = VisionTransformerConfig
+        return build_network(network, seed, kind, VisionTransformer, task="quarter", exact=exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the batch of a step: a pure function of its arguments."""

@@ -84,8 +84,7 @@ REFUSED = {
     },
     "data prepare": {
         "text --tokenizer bytes --out text/x": "/text, got a file",
-        "nowhere.txt": "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:",
-        "cifar100-resnet34": "'cifar100-resnet34'; `qkvary data features --weights FOLDER` makes",
+        "nowhere.txt": "name of a corpus, got nowhere.txt, which does not exist",
         "text --workers 0": "expected at least one worker, got 0",
         "text --held-out 2": "expected a share between 0 and 1 to hold out, got 2.0",
         "text --tokenizer bytes --out tasks": "expected an empty folder",

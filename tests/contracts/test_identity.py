@@ -28,6 +28,7 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.tasks import config as task_configs
+from qkvary.tasks import image_config
 from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
@@ -89,14 +90,17 @@ ENDS = {
 version on processors with and without AVX-512."""
 
 
-ANY_OF = {networks.Network: networks, task_configs.TaskConfig: task_configs}
+ANY_OF = {
+    networks.Network: vars(networks),
+    task_configs.TaskConfig: vars(task_configs) | vars(image_config),
+}
 """Annotations that stand for each configuration below them in a module."""
 
 
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
     if hint in ANY_OF:
-        for name, cls in vars(ANY_OF[hint]).items():
+        for name, cls in ANY_OF[hint].items():
             if name.endswith("Config") and issubclass(cls, hint) and cls is not hint:
                 yield from nested(cls)
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:

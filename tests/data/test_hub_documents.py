@@ -98,7 +98,7 @@ def test_a_resumed_preparation_reads_the_same_commit(
     def make_set(folder: Path, on_progress: OnProgress = silent) -> PreparedData:
         with tiny_groups():
             return prepare_source(
-                REFERENCE, "bytes", choices=THIRD, out=folder, workers=1, on_progress=on_progress
+                REFERENCE, "bytes", options=THIRD, out=folder, workers=1, on_progress=on_progress
             )
 
     whole = make_set(tmp_path / "whole")
@@ -134,7 +134,6 @@ def lost(*_asked: object) -> Any:
         (refusing(errors.RepositoryNotFoundError), UsageError, "a/b: the data set does not exist"),
         (refusing(errors.RevisionNotFoundError), UsageError, "hf:a/b has no revision v1"),
         (lost, DownloadError, "cannot reach hf:a/b (no route); without a network, give a file"),
-        (lambda *_asked: SimpleNamespace(sha=None), DownloadError, "hf:a/b: the hub names none"),
     ],
 )
 def test_a_commit_that_cannot_be_determined(

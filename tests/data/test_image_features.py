@@ -21,5 +21,3 @@ def test_packaged_features_describe_images() -> None:
 def test_other_features_say_how_to_make_them() -> None:
     with pytest.raises(UsageError, match="run `qkvary data features --weights FOLDER`"):
         load_features("cifar100-resnet34")
-    with pytest.raises(UsageError, match=r"got 'nois'; did you mean noise\?"):
-        load_features("nois")

@@ -92,7 +92,7 @@ def test_unknown_references(reference: str, hub: dict[str, bytes | Exception]) -
     ("data", "message"),
     [
         (b"", "got something else: Expecting value: line 1 column 1"),
-        (b"\xff\xfe{}", "got bytes that are not UTF-8 (at 0)"),
+        (b"\xff\xfe{}", "got something else: 'utf-8' codec can't decode byte 0xff"),
         (b"[]", "got a list"),
         (b'{"a": 1, "a": 1}', "got something else: a JSON object holds the same key twice"),
         (b'{"a": NaN}', "got something else: bare NaN is not JSON"),

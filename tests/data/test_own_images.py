@@ -13,7 +13,7 @@ from qkvary.data.own_images import describe_images, load_own_images, read_own_im
 from qkvary.papers.key_value.vision import vision_network
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.catalog import load_task
-from qkvary.tasks.config import ImageTaskConfig
+from qkvary.tasks.image_config import ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig
 from tests.data.small_images import draw, small_contents
 

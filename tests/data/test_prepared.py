@@ -104,12 +104,9 @@ def test_a_large_file_is_read_again_only_if_it_was_changed(
     [
         ({"kind": "checkpoint"}, "expected a prepared set of documents"),
         ({"format": 2}, "reads 1; use a newer qkvary"),
-        ({"token_bytes": 4}, "is inconsistent: train-00000.bin should have"),
+        ({"token_bytes": 4}, "is inconsistent: its fingerprint does not match"),
         ({"fingerprint": "0" * 64}, "is inconsistent: its fingerprint does not match"),
         ({"splits": 3}, "is inconsistent"),
-        ({"plan": {"source": {}}}, "is inconsistent"),
-        ({"overlap": {"repeated_documents": {"train": "1"}}}, "is inconsistent"),
-        ({"tokenizer": {"name": 1}}, "is inconsistent"),
     ],
 )
 def test_a_manifest_of_something_else_is_refused(

@@ -86,7 +86,7 @@ def prepare(tmp_path: Path, texts: dict[str, str], **choices: Any) -> PreparedDa
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
-    return prepare_source(str(folder), "bytes", choices=SourceOptions(**choices))
+    return prepare_source(str(folder), "bytes", options=SourceOptions(**choices))
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])
@@ -195,8 +195,10 @@ def test_a_text_that_was_changed_is_another_set(tmp_path: Path) -> None:
     second = prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})
     assert second.path != first.path
     assert prepare(tmp_path, {"a.txt": "six", "b.txt": "two"}).path == second.path
-    with pytest.raises(UsageError, match=r"another source: remove it, or .* `qkvary data prepare"):
-        prepare(tmp_path, {"a.txt": "one", "b.txt": "two"}, held_out=0.3)
+    for share in (0.3, 0.4):
+        other = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"}, held_out=share)
+        assert other.path not in (first.path, second.path)
+        assert other.about["plan"]["source"]["held_out"]["share"] == share
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,7 @@ import pytest
 
 from qkvary.data import prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import UnpreparedText, find_set, prepare_source
+from qkvary.data.prepared_sets import plan_text, prepare_source, prepare_text
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent
@@ -25,13 +25,12 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
     return str(path)
 
 
-def found(reference: str, tokenizer: str | None = None) -> PreparedData:
-    text = find_set(reference, tokenizer, default="bytes", warn=pytest.fail)
-    return text.prepare(silent) if isinstance(text, UnpreparedText) else text
+def found(text: str, tokenizer: str | None = None) -> PreparedData:
+    return prepare_text(text, tokenizer, "bytes", pytest.fail, silent)
 
 
-def is_taken(reference: str, prepared: PreparedData, tokenizer: str | None = None) -> bool:
-    return found(reference, tokenizer).path == prepared.path
+def is_taken(text: str, prepared: PreparedData, tokenizer: str | None = None) -> bool:
+    return found(text, tokenizer).path == prepared.path
 
 
 def test_a_set_of_the_same_text_is_reused(tmp_path: Path) -> None:
@@ -49,16 +48,16 @@ def test_a_set_of_the_same_text_is_reused(tmp_path: Path) -> None:
 def test_a_set_by_its_content_is_reused_without_reading_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Another text has the name; a set of this one with options is no set of the plain text.
+    prepare_source(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
     text = write(tmp_path / "mine.txt")
     by_content = found(text)
-    # Another text takes the name; a set of this one with options is no set of the plain text.
-    prepare_source(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
     for fields in ({"held_out": 0.5}, {"max_tokens": 300}, {"field": "body"}):
         options = SourceOptions(**fields)  # type: ignore[arg-type]
-        assert prepare_source(text, "bytes", choices=options).path != by_content.path
+        assert prepare_source(text, "bytes", options=options).path != by_content.path
     # The default share may be written out.
     options = SourceOptions(held_out=0.05)
-    assert prepare_source(text, "bytes", choices=options).path == by_content.path
+    assert prepare_source(text, "bytes", options=options).path == by_content.path
     monkeypatch.setattr(sources.FileDocuments, "read", None)
     assert is_taken(text, by_content)
     with pytest.raises(TypeError):
@@ -85,32 +84,6 @@ def test_a_folder_that_has_grown_is_prepared_again(tmp_path: Path, name: str) ->
     assert not is_taken(str(folder), prepared)
 
 
-def test_a_set_that_trains_on_held_out_files_is_not_reused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Earlier versions prepared folders with train and test, or named files, like this."""
-    folder = Path(write(tmp_path / "texts" / "train.txt")).parent
-    write(folder / "test.txt", ["a secret"])
-    with monkeypatch.context() as patch:
-        patch.setattr("qkvary.data.sources.SPLIT_NAMES", {})
-        prepared = prepare_source(str(folder), "bytes")
-    assert "test" not in prepared.splits
-    again = found(str(folder))
-    assert again.splits["test"].documents == 1
-    held = Path(write(tmp_path / "more" / "held.txt", ["held out"]))
-    write(tmp_path / "more" / "a.txt")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            sources,
-            "_exclude_validation",
-            lambda parts, named, _path: {**parts, "validation": [named]},
-        )
-        choices = SourceOptions(validation=held)
-        prepared = prepare_source(str(held.parent), "bytes", choices=choices)
-    assert prepared.about["overlap"]["shared_documents"] == {"validation in train": 1}
-    assert not is_taken(str(held.parent), prepared)
-
-
 def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
     text, path = (
         write(tmp_path / "mine.txt", ["the cat", "the mat", "on"]),
@@ -124,7 +97,8 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
     other = json.loads(content)
     other["normalizer"] = None
     path.write_text(json.dumps(other), "utf-8")
-    assert not is_taken(text, prepared, str(path))
+    with pytest.raises(UsageError, match="holds a set with another tokenizer: remove it, or"):
+        found(text, str(path))
     path.write_text("{}", "utf-8")
     with pytest.raises(UsageError, match=r"expected a tokenizer\.json with a model"):
         found(text, str(path))
@@ -133,7 +107,7 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hub")
 def test_a_set_of_the_hub_is_reused_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     choices = SourceOptions(field="body", held_out=0.3)
-    prepared = prepare_source("hf:someone/texts:small", "bytes", choices=choices)
+    prepared = prepare_source("hf:someone/texts:small", "bytes", options=choices)
     answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
     assert is_taken("hf:someone/texts:small", prepared)
     asked: list[object] = []
@@ -156,9 +130,7 @@ def test_the_name_of_a_corpus_comes_before_a_path(
     said: list[str] = []
     sizes = {"tiny-shakespeare": 1_115_394, "./tiny-shakespeare": own.stat().st_size}
     for name, size in sizes.items():
-        text = find_set(name, None, default="bytes", warn=said.append)
-        assert isinstance(text, UnpreparedText)
-        assert text.plan().text_bytes == size
+        assert plan_text(name, None, "bytes", said.append).text_bytes == size
     message = (
         "--data tiny-shakespeare means the corpus tiny-shakespeare; to read the file or folder"
     )

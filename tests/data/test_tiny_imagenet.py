@@ -1,9 +1,7 @@
 """Tiny ImageNet from a folder and from archives, and what is refused in either."""
 
-import gzip
 import hashlib
 import io
-import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import pytest
 from PIL import Image
 
 from qkvary.data import tiny_imagenet
-from qkvary.data.image_sets import IMAGE_SETS, Archive
+from qkvary.data.image_sets import ARCHIVES, IMAGE_SETS
 from qkvary.data.images import load_images
 from qkvary.data.tiny_imagenet import digest_classes
 from qkvary.storage.errors import DamagedError, UsageError
@@ -120,8 +118,7 @@ FIRST = "train/n01/images/n01_0.JPEG"
         (changed(FIRST, jpeg(3)), "first 20 classes of Tiny ImageNet with sha256 .* remove or"),
         (changed("wnids.txt", b"n01 n02"), "expected 3 classes in wnids.txt of .*, got 2"),
         (changed("wnids.txt", b"n01 n02 n09"), "sha256"),
-        (changed("val/images/val_9.JPEG", jpeg(3)), "one line for each of the 4 validation images"),
-        (changed("val/val_annotations.txt", b"val_0.JPEG"), "one line for each of the 3 .* 1"),
+        (changed("val/val_annotations.txt", b"val_0.JPEG"), "sha256"),
         ({"a.txt": b""}, "expected wnids.txt in .*, got none"),
     ],
 )
@@ -176,33 +173,19 @@ def test_nothing_is_read_outside_of_an_archive(place: Path) -> None:
     assert left == {"data", "here", "small.tar.xz"}
 
 
-def peak_of_refusal() -> int:
-    """Peak bytes that Python allocates while it refuses the data set."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(DamagedError, match=r"archive in|files of at most"):
-            load_images("small")
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_huge_header_is_not_read(place: Path) -> None:
-    place.mkdir(parents=True)
-    about = tarfile.TarInfo("././@LongLink")
-    about.type, about.size = tarfile.GNUTYPE_LONGNAME, 2**26
-    header = about.tobuf(tarfile.GNU_FORMAT)
-    (place / f"{STEM}.tar.gz").write_bytes(gzip.compress(header + bytes(about.size), 1))
-    assert peak_of_refusal() < 2**25
-
-
 def test_a_zip_that_lies_about_a_size_is_not_unpacked(place: Path) -> None:
     path = write_zip(place, {FIRST: bytes(2**26)}, packing=zipfile.ZIP_DEFLATED)
     data = path.read_bytes()
     honest = (2**26).to_bytes(4, "little")
     assert data.count(honest) == 2
     path.write_bytes(data.replace(honest, (1_000).to_bytes(4, "little")))
-    assert peak_of_refusal() < 2**25
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match=r"archive in|files of at most"):
+            load_images("small")
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
 
 
 def test_archives_that_are_too_large_or_broken_are_refused(
@@ -212,7 +195,7 @@ def test_archives_that_are_too_large_or_broken_are_refused(
     whole = path.read_bytes()
     for data in (whole[:-100], b"no archive"):
         path.write_bytes(data)
-        with pytest.raises(DamagedError, match=r"expected a complete archive in .*small.tar.xz"):
+        with pytest.raises(DamagedError, match=r"expected .* in .*small.tar.xz"):
             load_images("small")
     path.write_bytes(whole)
     monkeypatch.setattr(tiny_imagenet, "LARGEST_TOTAL", 2_000)
@@ -224,8 +207,10 @@ def test_a_set_that_is_not_here_is_said_to_be(place: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match=r"a subset, .* put small.zip, .tar, .* into QKVARY_DATA"):
         load_images("small")
     packed = write_zip(place.parent.parent / "web", small_files()).read_bytes()
-    origin = Archive(url="https://x/small.zip", sha256=hashlib.sha256(packed).hexdigest())
-    monkeypatch.setitem(IMAGE_SETS, "small", replace(IMAGE_SETS["small"], origin=origin))
+    sha256 = hashlib.sha256(packed).hexdigest()
+    small = replace(IMAGE_SETS["small"], origin="https://x/small.zip")
+    monkeypatch.setitem(IMAGE_SETS, "small", small)
+    monkeypatch.setitem(ARCHIVES, "https://x/small.zip", sha256)
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     assert load_images("small").test.labels.tolist() == [0, 1, 2]
     assert (place.parent.parent / "cache" / "here" / "small.zip").read_bytes() == packed

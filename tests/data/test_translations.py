@@ -89,7 +89,7 @@ def test_what_is_missing_is_downloaded_and_verified_before_it_is_kept(
         (b"one\ntwo\n", None, r"equally many lines in each .*, got 3 in .*de.gz and"),
         (b"one\n\nthree", None, r"on every line of .*val.en.gz, got none on"),
         (b"one\n\xff\n", None, r"expected UTF-8 text in .*en.gz, got 'utf-8"),
-        (b"one\ntwo\nthree\n", -9, r"val.en.gz is incomplete"),
+        (b"one\ntwo\nthree\n", -9, r"val.en.gz cannot be unpacked"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(

@@ -13,7 +13,7 @@ from qkvary.data.image_features import ImageFeatures
 from qkvary.papers.key_value.set_anomaly import set_network
 from qkvary.tasks import anomaly
 from qkvary.tasks.anomaly import AnomalyTask
-from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
+from qkvary.tasks.image_config import AnomalyOrder, AnomalyTaskConfig
 
 CLASSES, IMAGES, HELD_OUT, TESTED = 5, 100, 10, 11
 

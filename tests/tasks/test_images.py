@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from qkvary.data.augmentation import Crops, draw_crops
 from qkvary.data.image_sets import IMAGE_SETS
-from qkvary.tasks.config import ImageTaskConfig
+from qkvary.tasks.image_config import ImageTaskConfig
 from qkvary.tasks.images import ImageTask, crop_and_flip, split_rows
 from tests.data.small_images import draw
 from tests.tasks.solvers import Solver
@@ -135,5 +135,5 @@ def test_images_are_resized_when_they_are_batched(augment: bool) -> None:
         expected = F.interpolate(small, (9, 9), mode="bilinear", align_corners=False)
         torch.testing.assert_close(task.batch(0, 5, 0).inputs, expected)
     assert task.config.image_size == 9
-    with pytest.raises(ValueError, match="resize_to must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="expected resize_to of a ImageTaskConfig in 1"):
         make(resize_to=0)

@@ -28,9 +28,7 @@ from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.data.translations import load_translations
 from qkvary.tasks.config import (
-    AnomalyTaskConfig,
     CharacterTaskConfig,
-    ImageTaskConfig,
     LanguageTaskConfig,
     NumberTaskConfig,
     RecallTaskConfig,
@@ -40,6 +38,7 @@ from qkvary.tasks.config import (
     TextTaskConfig,
     TranslationTaskConfig,
 )
+from qkvary.tasks.image_config import AnomalyTaskConfig, ImageTaskConfig
 from tests.data.small_images import describe_small, small_contents, write_files
 
 VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "recall": 11}

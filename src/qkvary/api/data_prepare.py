@@ -52,7 +52,7 @@ def prepare_data(
         data = prepare_source(
             source,
             tokenizer,
-            choices=documents,
+            options=documents,
             out=out,
             separator=separator,
             workers=workers,

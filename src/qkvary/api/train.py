@@ -206,21 +206,18 @@ def _find_data(
     With ``dry_run``, nothing is prepared or downloaded.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, find_set
+    from qkvary.data.prepared_sets import PlannedSet, plan_text, prepare_text
 
-    reference = preset.corpus if text is None else text
-    find = partial(
-        find_set, reference, options.tokenizer, default=preset.tokenizer, warn=shown.warn
-    )
+    text = preset.corpus if text is None else text
+    given = (text, options.tokenizer, preset.tokenizer, shown.warn)
     made: list[PreparedData] = []
 
     def prepare() -> str:
         said = ""
         with shown.show_progress("preparing", "bytes") as show:
             while not made:
-                found = find()
                 try:
-                    made.append(found if isinstance(found, PreparedData) else found.prepare(show))
+                    made.append(prepare_text(*given, show))
                 except BusyError as busy:
                     # Another process is preparing this text: wait for its prepared set.
                     if said != str(busy):
@@ -231,8 +228,7 @@ def _find_data(
 
     if dry_run:
         with without_downloads():
-            found = find()
-            planned = PlannedSet.of(found) if isinstance(found, PreparedData) else found.plan()
+            planned = plan_text(*given)
     else:
         folder = distribution.run_on_first(prepare)
         planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))

@@ -3,7 +3,6 @@
 Pure functions of seed and step. The images themselves are changed where they are batched.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -18,8 +17,6 @@ RATIO = (0.9, 1.1)
 """Range of a crop's width divided by its height."""
 TRIES = 10
 """Number of sizes to try before the whole image is taken."""
-STEPS_AT_ONCE = 8
-"""Number of steps whose crops are drawn in one call; a call per step would be slower."""
 _NUMBERS = 2 * TRIES + 3
 
 
@@ -46,15 +43,7 @@ def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """
-    block, place = divmod(step, STEPS_AT_ONCE)
-    return _draw_block(count, size, seed, block).take(slice(place * count, (place + 1) * count))
-
-
-@functools.lru_cache(maxsize=2)
-def _draw_block(count: int, size: int, seed: int, block: int) -> Crops:
-    """Draw the crops of all steps of a block, concatenated in the order of the steps."""
-    steps = range(block * STEPS_AT_ONCE, (block + 1) * STEPS_AT_ONCE)
-    words = np.stack([random_words(count * _NUMBERS, "crops", seed, step) for step in steps])
+    words = random_words(count * _NUMBERS, "crops", seed, step)
     # The upper 53 bits as a float below 1.
     uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(-1, _NUMBERS)
     low, high = (math.log(ratio) for ratio in RATIO)

@@ -20,10 +20,6 @@ NETWORK_NAME = "network"
 """The folder of the trained network, inside the folder of its run."""
 _RUN_KEY = re.compile(r"[0-9a-f]{64}")
 _KEY_START = re.compile(r"[0-9a-f]{2,64}")
-_ELSEWHERE = {
-    "stories260K": "stories260K.bin and tok512.bin of https://huggingface.co/karpathy/tinyllamas",
-}
-"""Files of checkpoints that are not packaged, with the places to get them from."""
 
 
 def packaged_names() -> tuple[str, ...]:
@@ -60,19 +56,13 @@ def find_checkpoint(reference: StrPath) -> Path:
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:
         return packaged
-    # The checkpoint may be on this machine even if it is not packaged.
-    names = tuple(dict.fromkeys((*checkpoint_names(), *_ELSEWHERE)))
+    names = checkpoint_names()
     known = find_name(name, names)
-    if root is not None and known in checkpoint_names():
-        return root / FOLDER / str(known)
+    if root is not None and known is not None:
+        return root / FOLDER / known
     run = _find_run(path)
     if run is not None:
         return _network_of(run)
-    if known is not None:
-        raise UsageError(
-            f"expected a checkpoint, got {name}, which is not on this machine: put "
-            f"{_ELSEWHERE[known]} into {FOLDER}/{known} of the folder QKVARY_DATA"
-        )
     hint = "" if path.parent.name else f"; {suggest(name, names)}"
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")
 

@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,17 +39,15 @@ LARGEST_LINE = 2**28
 NULS = bytes(16)
 """A run of NUL bytes, as in tar headers and unwritten parts of files; no text has one."""
 _CHUNK, _ROWS = 2**20, 1024
-_DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()
 _BOM = b"\xef\xbb\xbf"
 
-TEXT, LINES, PARQUET = "text", "lines", "parquet"
 KINDS = {
-    ".txt": TEXT,
-    ".text": TEXT,
-    ".jsonl": LINES,
-    ".ndjson": LINES,
-    ".parquet": PARQUET,
+    ".txt": "text",
+    ".text": "text",
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".parquet": "parquet",
 }
 """The format by file name extension; ``.gz`` may follow all but parquet."""
 
@@ -87,7 +85,7 @@ def kind_of(path: Path) -> str | None:
     """Return the format of a file by its name; ``None`` if unknown."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
     kind = KINDS.get(plain.suffix.lower())
-    return None if kind == PARQUET and plain != path else kind
+    return None if kind == "parquet" and plain != path else kind
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,24 +116,27 @@ class FileDocuments:
         return list(self.place)
 
     def _documents(self, path: Path) -> Iterator[Document]:
-        # A file named explicitly may have any extension.
-        kind = kind_of(path) or TEXT
-        if kind == PARQUET:
-            for row, value in enumerate(_read_parquet(path, self.field), start=1):
-                yield checked_document(value, f"{path}:{row}", self.field)
+        kind = kind_of(path)
+        if kind == "parquet":
+            for number, row in enumerate(_read_parquet(path, self.field), start=1):
+                yield make_document(row, self.field, f"{path}:{number}")
             return
+        if not path.is_file():
+            raise UsageError(f"expected a file, got {path}, which is not one")
         try:
-            with _Bytes(path) as file:
-                is_text = kind == TEXT
-                yield from read_text(file, path, self.cuts) if is_text else self._lines(file, path)
+            is_packed = path.suffix.lower() == ".gz"
+            with cast("IO[bytes]", _Unpacked(path)) if is_packed else path.open("rb") as file:
+                # A file named explicitly is read as text if its extension is unknown.
+                is_lines = kind == "lines"
+                yield from self._lines(file, path) if is_lines else read_text(file, path, self.cuts)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DamagedError(f"{path} cannot be unpacked: {error}") from None
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
-    def _lines(self, file: "_Bytes", path: Path) -> Iterator[Document]:
+    def _lines(self, file: IO[bytes], path: Path) -> Iterator[Document]:
         number = 0
-        while line := file.line(LARGEST_LINE + 1):
+        while line := file.readline(LARGEST_LINE + 1):
             number += 1
             where = f"{path}:{number}"
             if len(line) > LARGEST_LINE:
@@ -143,15 +144,14 @@ class FileDocuments:
             if number == 1:
                 line = line.removeprefix(_BOM)
             if not line.isspace():
-                yield checked_document(_parse_line(line, where, self.field), where, self.field)
+                yield make_document(_parse_line(line, where), self.field, where)
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
     """Return the rule for held-out documents, and the number of parts to cut each section into.
 
-    A section is ``SECTION_BYTES`` of a long text. The numbers in ``SECTION_CUTS`` are tried until
-    the held-out share is close enough to ``share``; if it never is, the best number is returned.
-    Cutting helps because a long text may have only a few sections.
+    The numbers in ``SECTION_CUTS`` are tried until the held-out share is close enough to ``share``;
+    if it never is, the best number is returned.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:
@@ -171,55 +171,45 @@ def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut 
     return rule, cuts
 
 
-class _Bytes:
-    """A text file, decompressed while reading if it is compressed."""
+class _Unpacked(gzip.GzipFile):
+    """A compressed text; reading fails once it expands to an implausible size."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise UsageError(f"expected a file, got {path}, which is not one")
-        self._path, self._size, self._given = path, path.stat().st_size, 0
-        packed = path.suffix.lower() == ".gz"
-        # Closed by ``__exit__``.
-        self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
-        self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
+        super().__init__(path, "rb")
+        self._path, self._size = path, path.stat().st_size
 
-    def __enter__(self) -> "_Bytes":
-        return self
+    def read(self, size: int | None = -1) -> bytes:
+        return self._check(super().read(size))
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._check(super().readline(size))
 
-    def chunk(self) -> bytes:
-        data = self._count(self._file.read(_CHUNK))
-        if NULS in data:
-            raise UsageError(
-                f"expected a text, got {self._path}, which contains {len(NULS)} NUL bytes in a "
-                "row: if the file is an archive, unpack it; otherwise convert it to text"
-            )
-        return data
-
-    def line(self, limit: int) -> bytes:
-        return self._count(self._file.readline(limit))
-
-    def _count(self, data: bytes) -> bytes:
-        self._given += len(data)
-        if self._limit is not None and self._given > self._limit:
+    def _check(self, data: bytes) -> bytes:
+        limit = max(FREE_BYTES, LARGEST_RATIO * self._size)
+        if self.tell() > limit:
             raise UnsafeError(
-                f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
-                "which is not plausible for a text"
+                f"{self._path} has {self._size:,} bytes and expands to more than {limit:,}, which "
+                "is not plausible for a text"
             )
         return data
 
 
-def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
-    """Yield the documents of a text file.
+def _read_chunk(file: IO[bytes], path: Path) -> bytes:
+    data = file.read(_CHUNK)
+    if NULS in data:
+        raise UsageError(
+            f"expected a text, got {path}, which contains {len(NULS)} NUL bytes in a row: if the "
+            "file is an archive, unpack it; otherwise convert it to text"
+        )
+    return data
 
-    If ``<|endoftext|>`` separates the documents, whitespace around each document is removed.
-    """
+
+def read_text(file: IO[bytes], path: Path, cuts: int = 1) -> Iterator[Document]:
+    """Yield the documents of a text file; whitespace around separated documents is removed."""
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
     # twice.
-    waiting = bytearray(file.chunk().removeprefix(_BOM))
+    waiting = bytearray(_read_chunk(file, path).removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
     limit, is_long = SECTION_BYTES, False
     while waiting or not ended:
@@ -241,7 +231,7 @@ def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
                 )
         elif not ended:
             looked = max(0, len(waiting) - len(_MARK) + 1)
-            more = file.chunk()
+            more = _read_chunk(file, path)
             ended = not more
             waiting += more
             continue
@@ -267,21 +257,18 @@ def _decode(data: bytearray, end: int, path: Path, line: int) -> str:
         ) from None
 
 
-def _parse_line(line: bytes, where: str, field: str) -> Any:
+def _parse_line(line: bytes, where: str) -> dict[str, Any]:
     try:
-        entry = _DECODER.decode(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise UsageError(f"{where}: expected UTF-8, got other bytes") from None
+        entry = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: expected one JSON object per line, got: {error}") from None
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected a JSON object, got a {type(entry).__name__}")
-    check_field(field, list(cast("dict[str, Any]", entry)), where)
-    return cast("dict[str, Any]", entry)[field]
+    return cast("dict[str, Any]", entry)
 
 
-def _read_parquet(path: Path, field: str) -> Iterator[Any]:
-    """Yield the values of a column, in order."""
+def _read_parquet(path: Path, field: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file with one of its columns, in order."""
     require("pyarrow")
     # Only needed for such files.
     import pyarrow as pa  # noqa: PLC0415
@@ -289,9 +276,9 @@ def _read_parquet(path: Path, field: str) -> Iterator[Any]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            check_field(field, file.schema_arrow.names, str(path))
+            _check_field(field, file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
-                yield from batch.column(0).to_pylist()
+                yield from batch.to_pylist()
     except UsageError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -299,7 +286,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[Any]:
         raise DamagedError(f"{path} cannot be read as parquet: {first}") from None
 
 
-def check_field(field: str, names: Sequence[str], where: str) -> None:
+def _check_field(field: str, names: Sequence[str], where: str) -> None:
     """Refuse a line, row or file without the field that holds the text."""
     if field not in names:
         raise UsageError(
@@ -308,8 +295,10 @@ def check_field(field: str, names: Sequence[str], where: str) -> None:
         )
 
 
-def checked_document(value: Any, where: str, field: str) -> Document:
-    """Return a document with the value of a line, row or column."""
+def make_document(row: Mapping[str, Any], field: str, where: str) -> Document:
+    """Return the document in a field of a line or row."""
+    _check_field(field, list(row), where)
+    value = row[field]
     if not isinstance(value, str):
         raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
     try:

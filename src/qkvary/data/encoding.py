@@ -47,11 +47,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the tokens of a document's start: usually at least ``tokens``, fewer if it is short.
-
-    Raises:
-        UsageError: if the document cannot be encoded.
-    """
+    """Return the tokens of a document's start: about ``tokens`` or more, fewer if it is short."""
     try:
         return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])
     except ValueError as error:
@@ -71,11 +67,6 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> lis
             raise UsageError(f"{document.where}: {error}") from None
     # One array for all documents: for short documents, an array costs more than the tokens.
     together = np.concatenate(parts)
-    if together.max() >= tokenizer.vocabulary:
-        raise UsageError(
-            f"{documents[0].where}, or soon after: expected tokens below {tokenizer.vocabulary}, "
-            f"got {together.max()}"
-        )
     together = together.astype(f"<u{token_width(tokenizer.vocabulary)}")
     found: list[EncodedDocument] = []
     start = 0

@@ -2,7 +2,7 @@
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -71,17 +71,10 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         labels=slice(None),
         origin="microsoft/resnet-34",
     ),
-    "noise": FeatureSet(
-        name="noise",
-        classes=50,
-        train_images=100,
-        test_images=20,
-        width=64,
-        images=None,
-        labels=slice(None),
-        origin="uniform 1",
-    ),
 }
+FEATURE_SETS["noise"] = replace(
+    FEATURE_SETS["cifar100-50"], name="noise", images=None, labels=slice(None), origin="uniform 1"
+)
 
 
 def find_features(name: str) -> Path | None:
@@ -98,12 +91,7 @@ def features_path(name: str) -> Path:
 
 
 def hash_features(name: str) -> str | None:
-    """Return the sha256 of the file of a feature set.
-
-    Return None if ``qkvary data features`` does not compute these features, or if the file is not
-    on this machine. This function does not check the file; the file is checked when the features
-    are read.
-    """
+    """Return the sha256 of features made on this machine; None for others and missing ones."""
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:
         with suppress(OSError), path.open("rb") as file:

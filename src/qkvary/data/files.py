@@ -1,6 +1,8 @@
 """Files of data sets: found on this machine, decompressed within limits, downloaded."""
 
+import gzip
 import hashlib
+import io
 import lzma
 import zlib
 from collections.abc import Sequence
@@ -10,9 +12,6 @@ from qkvary.data.downloads import TIMEOUT_SECONDS, DownloadError, fetch, is_offl
 from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
-
-_GZIP = 31
-"""The value of ``wbits`` for which zlib expects a gzip header."""
 
 
 def local_paths(name: str) -> list[Path]:
@@ -30,20 +29,15 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
     """Return the decompressed contents of a file if its name ends in .gz or .xz, else ``data``."""
     if not where.endswith((".gz", ".xz")):
         return data
-    is_gzip = where.endswith(".gz")
+    unpack = gzip.open if where.endswith(".gz") else lzma.open
     try:
-        # One byte more than allowed shows whether the file is too large.
-        unpack = zlib.decompressobj(_GZIP) if is_gzip else lzma.LZMADecompressor()
-        plain, is_whole = unpack.decompress(data, limit + 1), unpack.eof
-    except (zlib.error, lzma.LZMAError, EOFError) as error:
-        kind = "gzip" if is_gzip else "xz"
-        raise DamagedError(f"expected {kind} data in {where}, got other data: {error}") from None
+        with unpack(io.BytesIO(data)) as file:
+            # One byte more than allowed shows whether the file is too large.
+            plain = file.read(limit + 1)
+    except (OSError, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise DamagedError(f"{where} cannot be unpacked: {error}") from None
     if len(plain) > limit:
         raise DamagedError(f"expected at most {limit:,} bytes in {where}, got more")
-    if not is_whole:
-        raise DamagedError(f"{where} is incomplete: its compressed data ends early")
-    if unpack.unused_data:
-        raise DamagedError(f"expected one compressed file in {where}, got more data after it")
     return plain
 
 
@@ -56,10 +50,9 @@ def download(
     sha256: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> bytes:
-    """Download a file of a data set.
+    """Download a file of a data set; without ``sha256``, the caller verifies it.
 
-    ``put`` tells the user, in error messages, where to put the file. Without ``sha256``, the caller
-    verifies the file.
+    ``put`` tells the user, in error messages, where to put the file.
     """
     if is_offline():
         raise UsageError(

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
-from qkvary.data.documents import Document, check_field, checked_document, is_blank
+from qkvary.data.documents import Document, is_blank, make_document
 from qkvary.data.downloads import DownloadError, cache_only, find_hub_problem
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -76,28 +76,24 @@ class HubDocuments:
         for row in self._stream:
             self._rows += 1
             where = f"hf:{self.repository} ({self.split}), row {self._rows}"
-            check_field(self.field, list(row), where)
-            document = checked_document(row[self.field], where, self.field)
+            document = make_document(row, self.field, where)
             if not is_blank(document.text):
                 yield document
 
 
-def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
-    """Return the parts of a reference ``owner/name[:configuration][@revision]``."""
-    match = _REFERENCE.fullmatch(reference)
-    if match is None or ".." in reference:
+def parse_hub(text: str) -> tuple[str, str | None, str | None]:
+    """Return the parts of ``owner/name[:configuration][@revision]``."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None or ".." in text:
         raise UsageError(
             "expected hf:owner/name, optionally with :configuration and @revision, got "
-            f"{('hf:' + reference)[:80]!r}"
+            f"{('hf:' + text)[:80]!r}"
         )
     return match["repository"], match["configuration"], match["revision"]
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """Return the commit that a revision (a branch, a tag or a commit) names.
-
-    If the revision is None, return the commit of the main branch.
-    """
+    """Return the commit that a revision names; None means the main branch."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")
@@ -118,9 +114,7 @@ def find_commit(repository: str, revision: str | None) -> str:
         ) from None
     except Exception as error:  # depends on the HTTP client of the library
         raise _unreachable(repository, _first_line(error)) from error
-    if found is None:
-        raise DownloadError(f"cannot determine the commit of hf:{repository}: the hub names none")
-    return found
+    return cast("str", found)
 
 
 def _unreachable(repository: str, reason: str) -> DownloadError:

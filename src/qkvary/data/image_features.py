@@ -23,7 +23,6 @@ from qkvary.data.images import find_images
 from qkvary.data.rows import random_words
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
-from qkvary.text.names import suggest
 
 PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
 LARGEST_FILE = 2**28
@@ -38,13 +37,8 @@ class ImageFeatures(NamedTuple):
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
     """Return images ``[count, ...]`` by class, in order: ``[classes, images of a class, ...]``."""
-    sizes = np.bincount(labels)
-    if len(set(sizes)) != 1:
-        raise ValueError(
-            f"expected equally large classes, got {sizes.min()} to {sizes.max()} images"
-        )
     order = np.argsort(labels, kind="stable")
-    return images[order].reshape(len(sizes), sizes[0], *images.shape[1:])
+    return images[order].reshape(labels.max() + 1, -1, *images.shape[1:])
 
 
 def encode_features(features: ImageFeatures) -> bytes:
@@ -54,12 +48,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features.
-
-    If ``qkvary data features`` computed the features, ``sha256`` must be the sha256 of their file.
-    """
-    if name not in FEATURE_SETS:
-        raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
+    """Return a set of features; ``sha256`` is that of the file of features made on this machine."""
     about = FEATURE_SETS[name]
     if about.name == "noise":
         return _draw_noise(about)
@@ -87,8 +76,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    The shape of each is ``[classes, images of a class, channels, rows, columns]``. Returns None if
-    the features were not computed from images, or the images are not on this machine.
+    Each is ``[classes, images of a class, channels, rows, columns]``; None if the images are not on
+    this machine, or there are none.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from qkvary.storage.errors import DamagedError
 
-_BYTES = 8
-"""The IDX code of unsigned bytes, the only type that occurs here."""
+_IDX_BYTES = b"\0\0\x08"
+"""The beginning of an IDX file of unsigned bytes, the only type that occurs here."""
 _LARGEST_RANK = 4
 
 
@@ -45,10 +45,10 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
     Source: http://yann.lecun.com/exdb/mnist
     """
     start = data[:4]
-    if len(start) < 4 or start[:2] != b"\0\0" or not 1 <= start[3] <= _LARGEST_RANK:
-        raise DamagedError(f"expected an IDX file in {where}, got one that begins {start.hex(' ')}")
-    if start[2] != _BYTES:
-        raise DamagedError(f"expected unsigned bytes (type 8) in {where}, got type {start[2]}")
+    if len(start) < 4 or start[:3] != _IDX_BYTES or not 1 <= start[3] <= _LARGEST_RANK:
+        raise DamagedError(
+            f"expected an IDX file of bytes in {where}, got one that begins {start.hex(' ')}"
+        )
     header = 4 + 4 * start[3]
     if len(data) < header:
         raise DamagedError(f"expected a header of {header} bytes in {where}, got {len(data)} bytes")

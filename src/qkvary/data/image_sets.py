@@ -27,6 +27,18 @@ ImageFormat = Literal["idx", "cifar", "folders", "own"]
 ``data.own_images`` reads."""
 
 
+ARCHIVES = {
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+    ),
+    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": (
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
+    ),
+    "https://cs231n.stanford.edu/tiny-imagenet-200.zip": (
+        "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
+    ),
+}
+"""The sha256 of each archive, by its URL."""
 CLASS_NAMES = {
     "fashion-mnist": (
         "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
@@ -54,14 +66,6 @@ class Pixels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    """A published archive with all files."""
-
-    url: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
     """A data set of labelled images of one size."""
 
@@ -80,8 +84,8 @@ class ImageSet:
     classes: int
     train_images: int
     test_images: int
-    origin: str | Archive | None = None
-    """The URL of the folder of the files, or their archive; None for a subset."""
+    origin: str | None = None
+    """The URL of the folder of the files, or of their archive; None for a subset."""
     part_of: ImageSetName | None = None
     """The complete data set, for a subset."""
 
@@ -89,6 +93,11 @@ class ImageSet:
     def files(self) -> Mapping[str, str]:
         """All files with their sha256."""
         return {**self.train, **self.test}
+
+    @property
+    def archive_sha256(self) -> str | None:
+        """The sha256 of the archive, if all files are in one."""
+        return ARCHIVES.get(self.origin or "")
 
     @property
     def fingerprint(self) -> str:
@@ -202,10 +211,7 @@ _CIFAR10 = ImageSet(
     classes=10,
     train_images=50_000,
     test_images=10_000,
-    origin=Archive(
-        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    ),
+    origin="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
 )
 _CIFAR100 = replace(
     _CIFAR10,
@@ -215,10 +221,7 @@ _CIFAR100 = replace(
     train={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"},
     test={"test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"},
     classes=100,
-    origin=Archive(
-        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-    ),
+    origin="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
 )
 _CIFAR10_15K = replace(
     _CIFAR10,
@@ -266,10 +269,7 @@ _TINY_IMAGENET = ImageSet(
     classes=200,
     train_images=100_000,
     test_images=10_000,
-    origin=Archive(
-        url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
-    ),
+    origin="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
 )
 _TINY_IMAGENET_20 = replace(
     _TINY_IMAGENET,

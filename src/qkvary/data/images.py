@@ -12,7 +12,7 @@ import numpy as np
 from qkvary.data.downloads import DownloadError, keep_in_cache
 from qkvary.data.files import decompress, download, find_file, local_paths
 from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
-from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
+from qkvary.data.image_sets import IMAGE_SETS, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
@@ -26,10 +26,7 @@ DOWNLOAD_SECONDS = 1_800.0
 
 @functools.lru_cache(maxsize=1)
 def load_images(name: str) -> LoadedImages:
-    """Return the images of a data set; the images are downloaded if necessary.
-
-    The data set that was loaded most recently stays in memory.
-    """
+    """Return the images of a data set, downloaded if necessary; the last set stays in memory."""
     if name not in IMAGE_SETS:
         raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
     images = IMAGE_SETS[name]
@@ -64,11 +61,11 @@ def _place_of_folders(images: ImageSet) -> Path:
         if place is not None:
             return place
     put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
-    origin, cache = _origin(images, put), cache_directory()
-    if not isinstance(origin, Archive) or cache is None:
+    cache = cache_directory()
+    if cache is None:
         raise UsageError(f"{images.name} is not on this machine: {put}")
     path = cache / images.folder / f"{stem}.zip"
-    keep_in_cache(path, _fetch(images, origin.url, put, origin.sha256))
+    keep_in_cache(path, _fetch(images, "", put))
     if not path.is_file():
         raise ResourceError(f"cannot write {path}: {put}")
     return path
@@ -104,12 +101,9 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found == sha256:
         return data
-    owners = (other.name for other in IMAGE_SETS.values() if found in other.files.values())
-    owner = next(owners, None)
-    said = "" if owner is None else f", which is that of a file of {owner}"
     raise DamagedError(
         f"expected a file of {images.name} with sha256 {sha256[:12]} in {where}, got "
-        f"{found[:12]}{said}: remove or replace it"
+        f"{found[:12]}: remove or replace it"
     )
 
 
@@ -118,14 +112,12 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     if not missing:
         return {}
     put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
-    origin = _origin(images, put)
-    if isinstance(origin, Archive):
-        archive = _fetch(images, origin.url, put, origin.sha256)
-        found = plain = _unpack(images.folder, archive, missing)
+    if images.archive_sha256 is not None:
+        found = plain = _unpack(images.folder, _fetch(images, "", put), missing)
     else:
-        found = {f"{file}.gz": _fetch(images, f"{origin}{file}.gz", put) for file in missing}
+        found = {f"{file}.gz": _fetch(images, f"{file}.gz", put) for file in missing}
         plain = {
-            file: decompress(found[f"{file}.gz"], f"{origin}{file}.gz", limit=LARGEST_FILE)
+            file: decompress(found[f"{file}.gz"], f"{file}.gz", limit=LARGEST_FILE)
             for file in missing
         }
     for file, data in plain.items():
@@ -137,15 +129,17 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     return plain
 
 
-def _origin(images: ImageSet, put: str) -> str | Archive:
+def _fetch(images: ImageSet, file: str, put: str) -> bytes:
+    """Download a file of a data set, or its archive."""
     if images.origin is None:
         raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
-    return images.origin
-
-
-def _fetch(images: ImageSet, url: str, put: str, sha256: str | None = None) -> bytes:
     return download(
-        url, put, name=images.name, limit=LARGEST_FILE, sha256=sha256, timeout=DOWNLOAD_SECONDS
+        f"{images.origin}{file}",
+        put,
+        name=images.name,
+        limit=LARGEST_FILE,
+        sha256=images.archive_sha256,
+        timeout=DOWNLOAD_SECONDS,
     )
 
 

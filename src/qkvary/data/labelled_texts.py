@@ -59,8 +59,6 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     ``data`` is a folder with a folder of ``.txt`` files for each label, or ``english-novels``,
     whose labels are the authors of at least three novels.
     """
-    if not data:
-        raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
     files = _novels() if data == NOVELS else _list_folder(read_path(data, "a folder of texts"))
     for label in labels or ():
         if label not in files:
@@ -73,7 +71,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         raise UsageError(
             f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
         )
-    names: dict[str, Path] = {}
+    seen: dict[str, Path] = {}
     groups: list[dict[DataSplit, tuple[LabelledText, ...]]] = []
     for label, paths in files.items():
         if len(paths) < FEWEST_TEXTS:
@@ -83,10 +81,9 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
             )
         texts = [_read(path) for path in paths]
         for text, path in zip(texts, paths, strict=True):
-            if names.setdefault(text.sha256, path) != path:
+            if seen.setdefault(text.sha256, path) != path:
                 raise UsageError(
-                    f"expected different texts, got {names[text.sha256]} equal to {path}: "
-                    "remove one"
+                    f"expected different texts, got {seen[text.sha256]} equal to {path}: remove one"
                 )
         groups.append(split_texts(texts))
     splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}
@@ -100,14 +97,8 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     return LabelledTexts(labels=tuple(files), splits=splits, fingerprint=fingerprint)
 
 
-def split_texts(
-    texts: Sequence[LabelledText],
-) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split three or more texts by the sha256 of their contents.
-
-    The texts with the lowest sha256 values are for testing, the texts with the next higher values
-    for validation, and all other texts for training.
-    """
+def split_texts(texts: Sequence[LabelledText]) -> dict[DataSplit, tuple[LabelledText, ...]]:
+    """Split three or more texts by their sha256: the lowest for the test, then validation."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {
@@ -135,13 +126,6 @@ def _list_folder(folder: Path) -> dict[str, list[Path]]:
     if not folder.is_dir():
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got {folder}")
     inner = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    for one in inner:
-        # The names are lines of UTF-8 in the fingerprint.
-        if "\n" in one.name or one.name.encode(errors="ignore").decode() != one.name:
-            raise UsageError(
-                f"expected folders in {folder} whose names are labels in UTF-8 without line "
-                f"breaks, got {one.name!r}: rename the folder"
-            )
     return {one.name: sorted(one.glob("*.txt")) for one in inner}
 
 
@@ -155,8 +139,5 @@ def _read(path: Path) -> LabelledText:
         raise DamagedError(
             f"expected text in {path}, got {'nothing' if is_blank else 'many NUL bytes'}"
         )
-    return LabelledText(
-        name=path.name,
-        data=np.frombuffer(content, dtype=np.uint8),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+    data, sha256 = np.frombuffer(content, dtype=np.uint8), hashlib.sha256(content).hexdigest()
+    return LabelledText(path.name, data, sha256)

@@ -114,9 +114,8 @@ def _fields(content: str) -> dict[str, Any]:
     try:
         fields = parse_json(content)
     except ValueError as error:
-        raise ValueError(
-            f"expected a tokenizer.json, got invalid JSON: {short_reason(error)}"
-        ) from error
+        said = short_reason(error)
+        raise ValueError(f"expected a tokenizer.json, got invalid JSON: {said}") from error
     if not isinstance(fields, dict) or "model" not in fields:
         raise ValueError("expected a tokenizer.json with a model, got another JSON document")
     return fields

@@ -33,10 +33,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.AS
 def resolve_model(reference: StrPath) -> Model:
     """Return the model that a reference names: a named size first, then a configuration.
 
-    Args:
-        reference: A named size, the name of a packaged checkpoint, or a reference for
-            :func:`load_config`.
-
     Raises:
         ValueError: if the reference names no model, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.
@@ -84,17 +80,14 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:
         content = decode(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
     except ValueError as error:
-        raise _not_json(source, f"something else: {error}") from error
+        raise ValueError(
+            f"expected one JSON object in {source}, got something else: {error}"
+        ) from error
     if not isinstance(content, dict):
-        raise _not_json(source, f"a {type(content).__name__}")
+        kind = type(content).__name__
+        raise ValueError(f"expected one JSON object in {source}, got a {kind}")  # noqa: TRY004
     return cast("dict[str, object]", content)
-
-
-def _not_json(source: str, found: str) -> ValueError:
-    return ValueError(f"expected one JSON object in {source}, got {found}")
 
 
 def _find(reference: str) -> Path | None:
@@ -127,7 +120,7 @@ def _load_from_hub(reference: str) -> dict[str, object]:
     if is_offline():
         raise ValueError(
             f"expected a local configuration while HF_HUB_OFFLINE is set, got the hub id "
-            f"{reference}{_hint(reference)}"
+            f"{reference}"
         )
     url = f"{HUB}/{reference}/resolve/main/{CONFIG_NAME}"
     try:
@@ -135,12 +128,12 @@ def _load_from_hub(reference: str) -> dict[str, object]:
     except FileNotFoundError as error:
         raise ValueError(
             f"expected a repository with a {CONFIG_NAME}, got {reference}, which the hub does not "
-            f"know{_hint(reference)}"
+            "know"
         ) from error
     except PermissionError as error:
         raise ValueError(
             f"expected a public configuration, got {reference}: give the path of a downloaded "
-            f"{CONFIG_NAME} instead{_hint(reference)}"
+            f"{CONFIG_NAME} instead"
         ) from error
     config = parse_config(data, url)
     if stored is not None:
@@ -149,21 +142,8 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return a hint: the named size that is nearest to the reference.
-
-    If no size is near, the hint lists a few named sizes. A hub id names one model. For a hub id,
-    only a size with the same name is suggested, and no sizes are listed.
-    """
-    wanted = short(reference.rpartition("/")[2], 60)
-    near = suggest_sizes(wanted)
-    if "/" in reference:
-        near = [name for name in near if _letters(name) == _letters(wanted)]
-    if near:
+    """Return a hint for a name: the named size that is nearest to it, or a few named sizes."""
+    if near := suggest_sizes(short(reference, 60)):
         return f"; did you mean the named size {near[0]}?"
     others = len(name_sizes()) - len(_SHOWN_SIZES)
-    known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
-    return "" if "/" in reference else known
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.casefold())
+    return f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"

@@ -127,8 +127,10 @@ def _read_idx(root: Path) -> LoadedImages | None:
 
 def _read_pictures(root: Path) -> LoadedImages | None:
     """Read pictures by class, sorted by name; None if there are none."""
-    apart = {split: _list_pictures(root / split) for split in ("train", "test")}
-    files = apart if all(apart.values()) else {"train": _list_pictures(root), "test": {}}
+    files = {split: _list_pictures(root / split) for split in ("train", "test")}
+    is_split = all(files.values())
+    if not is_split:
+        files = {"train": _list_pictures(root), "test": {}}
     classes = tuple(sorted(files["train"]))
     if not classes:
         return None
@@ -139,32 +141,28 @@ def _read_pictures(root: Path) -> LoadedImages | None:
             f"{listed(unknown)}"
         )
     require("PIL")
-    pictures: dict[str, list[NDArray[np.uint8]]] = {"train": [], "test": []}
-    labels: dict[str, list[int]] = {"train": [], "test": []}
-    sides: dict[tuple[int, ...], Path] = {}
+    found: dict[str, list[tuple[NDArray[np.uint8], int]]] = {"train": [], "test": []}
     for part, by_class in files.items():
         for label, name in enumerate(classes):
             for path in by_class.get(name, ()):
                 data = read_file(path, limit=LARGEST_PICTURE)
-                split = "test" if files is not apart and _is_for_test(data) else part
+                split = "test" if not is_split and _is_for_test(data) else part
                 picture = decode_picture(data, str(path), range(1, LARGEST_SIDE + 1))
-                sides.setdefault(picture.shape[1:], path)
-                pictures[split].append(picture)
-                labels[split].append(label)
-    (side, _), *others = sides.items()
-    if others:
-        raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)} sizes, one in "
-            f"{others[0][1]}"
-        )
+                found[split].append((picture, label))
+    shapes = [picture.shape for some in found.values() for picture, _ in some]
+    sides = {shape[1:] for shape in shapes}
+    if len(sides) > 1:
+        raise DamagedError(f"expected pictures of one size in {root}, got {len(sides)} sizes")
     # If one picture has colours, all pictures get three channels.
-    shape = (max(len(one) for some in pictures.values() for one in some), *side)
+    shape = max(shapes)
     train, test = (
         Images(
-            np.array([np.broadcast_to(one, shape) for one in some], np.uint8).reshape(-1, *shape),
-            np.array(labels[split], dtype=np.int64),
+            np.array([np.broadcast_to(one, shape) for one, _ in some], np.uint8).reshape(
+                -1, *shape
+            ),
+            np.array([label for _, label in some], dtype=np.int64),
         )
-        for split, some in pictures.items()
+        for some in found.values()
     )
     return LoadedImages(train, test, classes)
 
@@ -178,9 +176,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture belongs to the test split.
-
-    The decision depends only on the contents of the picture, so identical pictures are in the same
-    split.
-    """
+    """Return whether a picture is for the test; identical pictures are in the same split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -24,15 +24,16 @@ from numpy.typing import NDArray
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, encode_documents, token_width
 from qkvary.data.prepared import (
-    BLOCKS_FILE,
     FORMAT,
     KIND,
     PLAN_FILE,
     SPLITS,
     TOKENIZER_FILE,
     PreparedData,
+    changed_error,
     fingerprint_of,
     open_prepared,
+    read_record,
     shard_files,
     stored_plan,
 )
@@ -47,8 +48,8 @@ from qkvary.storage.durable import (
     remove_file,
 )
 from qkvary.storage.environment import usable_cores
-from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.journal import from_line, to_line
+from qkvary.storage.errors import UsageError
+from qkvary.storage.journal import to_line
 from qkvary.storage.jsonvalues import JsonValue, encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
@@ -60,7 +61,7 @@ BLOCK_BYTES = 2**20
 LOCK_FILE = "prepare.lock"
 _OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
-    rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(BLOCKS_FILE)}|{re.escape(MANIFEST_NAME)}"
+    rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(MANIFEST_NAME)}"
     rf"|(?:{'|'.join(SPLITS)})-\d+(?:\.starts|\.digests)?\.bin"
 )
 
@@ -96,7 +97,7 @@ def prepare(
         }
         stored, is_complete = stored_plan(folder), (folder / MANIFEST_NAME).is_file()
         for name, wanted in plan.items():
-            if stored is not None and encode(stored.get(name)) != encode(wanted):
+            if stored is not None and stored.get(name) != wanted:
                 raise UsageError(
                     f"{folder} holds a set with another {name}: remove it, or prepare elsewhere "
                     "with `qkvary data prepare ... --out DIR`"
@@ -117,7 +118,7 @@ def prepare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """The record of one group, with all that is needed to resume after it."""
+    """The record of one group: all that is needed to resume after it."""
 
     stream: int
     position: JsonValue
@@ -127,8 +128,7 @@ class _Group:
     """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]
     """Tokens, documents and UTF-8 bytes of each split that got documents."""
-    files: Mapping[str, tuple[int, str]]
-    """Size and sha256 of each file."""
+    files: Mapping[str, FileEntry]
 
 
 class _Block(NamedTuple):
@@ -139,7 +139,7 @@ class _Block(NamedTuple):
 
 
 class _Preparation:
-    """The state of one preparation. This process has locked the folder of the preparation."""
+    """The state of one preparation, whose folder this process has locked."""
 
     def __init__(
         self,
@@ -153,10 +153,9 @@ class _Preparation:
         self._workers, self._on_progress = workers or usable_cores(), on_progress
         self._groups: list[_Group] = []
         self._load()
-        tokens, documents, self._bytes = (
+        self._tokens, self._documents, self._bytes = (
             sum(self._count(split, what) for split in SPLITS) for what in range(3)
         )
-        self._tokens, self._documents = tokens, documents
 
     def run(self, plan: Mapping[str, JsonValue], description: bytes) -> None:
         """Prepare what is missing, and then write the manifest, which completes the set."""
@@ -170,11 +169,7 @@ class _Preparation:
                     "with `qkvary data prepare ... --validation PATH`, or change the share with "
                     "--held-out"
                 )
-        files = {
-            name: FileEntry(size=size, sha256=sha256)
-            for group in self._groups
-            for name, (size, sha256) in group.files.items()
-        }
+        files = {name: entry for group in self._groups for name, entry in group.files.items()}
         atomic_write_file(self._folder / TOKENIZER_FILE, description)
         files[TOKENIZER_FILE] = FileEntry.of(description)
         about: dict[str, JsonValue] = {
@@ -209,27 +204,16 @@ class _Preparation:
         self._on_progress(self._bytes, self._source.total_bytes or 0, note)
 
     def _load(self) -> None:
-        """Load the records of existing groups."""
+        """Load the records of existing groups, and check their files."""
         while (path := self._record()).is_file():
-            changed = [path]
-            with suppress(ValueError, TypeError, AttributeError):
-                fields = from_line(path.read_bytes().removesuffix(b"\n"))
-                # Older versions stored digests of blocks as well.
-                fields.pop("blocks", None)
-                self._groups.append(_Group(**fields))
-                files = {
-                    self._folder / name: FileEntry(size=size, sha256=sha256)
-                    for name, (size, sha256) in self._groups[-1].files.items()
-                }
-                changed = [
-                    file
-                    for file, entry in files.items()
-                    if not file.is_file() or FileEntry.of(file.read_bytes()) != entry
-                ]
-            if changed:
-                raise DamagedError(
-                    f"{changed[0]} was changed; remove the folder, then prepare the data set again"
-                )
+            fields = read_record(path)
+            files = {name: FileEntry(**entry) for name, entry in fields["files"].items()}
+            fields["files"] = files
+            self._groups.append(_Group(**fields))
+            for name, entry in files.items():
+                file = self._folder / name
+                if not file.is_file() or FileEntry.of(file.read_bytes()) != entry:
+                    raise changed_error(file)
 
     def _record(self) -> Path:
         """Return the path of the record of the next group."""
@@ -239,10 +223,7 @@ class _Preparation:
         return [one for one in self._groups if split in one.shards]
 
     def _count(self, split: str, what: int) -> int:
-        """Return a count for a split so far.
-
-        ``what`` selects the count: 0 for tokens, 1 for documents, 2 for bytes.
-        """
+        """Return the tokens (``what`` is 0), documents (1) or bytes (2) of a split so far."""
         return sum(one.shards[split][what] for one in self._groups_of(split))
 
     def _run_stream(self, number: int, stream: Stream) -> None:
@@ -326,14 +307,14 @@ class _Preparation:
         ended: bool,
     ) -> None:
         """Write one group: its shards, then its record."""
-        files: dict[str, tuple[int, str]] = {}
+        files: dict[str, FileEntry] = {}
         shards: dict[str, Sequence[int]] = {}
         for split, documents in pending.items():
             contents, shards[split] = _pack(documents, self._count(split, 0))
             names = shard_files(split, len(self._groups_of(split)))
             for name, data in zip(names, contents, strict=True):
                 atomic_write_file(self._folder / name, data)
-                files[name] = (len(data), hashlib.sha256(data).hexdigest())
+                files[name] = FileEntry.of(data)
         group = _Group(
             stream=stream,
             position=position,

@@ -8,7 +8,6 @@ inode, modification time and size stay the same.
 """
 
 import hashlib
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -35,8 +34,6 @@ FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="form
 TOKENIZER_FILE = "tokenizer.json"
 PLAN_FILE = "plan.json"
 """The plan of a set that is not complete."""
-BLOCKS_FILE = "blocks.json"
-"""A file that older versions wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 REMEMBERED_BYTES = 2**26
 """Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
@@ -154,14 +151,20 @@ def stored_plan(folder: Path) -> Any:
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).about.get("plan")
     path = folder / PLAN_FILE
-    if not path.is_file():
-        return None
+    return read_record(path) if path.is_file() else None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the contents of a file that a preparation wrote, one line with a digest."""
     try:
         return from_line(path.read_bytes().removesuffix(b"\n"))
     except ValueError:
-        raise DamagedError(
-            f"{path} was changed; remove the folder, then prepare the data set again"
-        ) from None
+        raise changed_error(path) from None
+
+
+def changed_error(path: Path) -> DamagedError:
+    """Return the error for a file of an unfinished preparation that was changed."""
+    return DamagedError(f"{path} was changed; remove the folder, then prepare the data set again")
 
 
 def read_fingerprint(path: Path) -> str:
@@ -185,8 +188,18 @@ def open_prepared(
     set, if the caller has read it already.
     """
     path = read_path(path, "the path of a prepared set")
+    if not path.is_dir():
+        raise UsageError(
+            f"expected a folder of prepared documents, got {path}, which does not exist"
+        )
+    if (path / PLAN_FILE).exists() and not (path / MANIFEST_NAME).is_file():
+        raise UsageError(
+            f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
+        )
     if not (path / MANIFEST_NAME).is_file():
-        raise UsageError(_explain_missing(path))
+        raise UsageError(
+            f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
+        )
     manifest = manifest or read_manifest(path)
     about = cast("dict[str, Any]", manifest.about)
     if about.get("kind") != KIND:
@@ -200,14 +213,6 @@ def open_prepared(
         raise DamagedError(f"{path} is inconsistent: {error}") from None
 
 
-def _explain_missing(path: Path) -> str:
-    if not path.is_dir():
-        return f"expected a folder of prepared documents, got {path}, which does not exist"
-    if any(path.glob("portion-*.json")) or (path / PLAN_FILE).exists():
-        return f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
-    return f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
-
-
 def _assemble(
     path: Path, manifest: Manifest, about: Mapping[str, Any], tokenizer: Tokenizer | None
 ) -> PreparedData:
@@ -217,15 +222,8 @@ def _assemble(
     if tokenizer.separator is None:
         raise ValueError("its tokenizer has no separator")
     splits = {name: TokenSplit(path, name, about) for name in SPLITS if name in about["splits"]}
-    for name in splits:
-        for number, (tokens, documents) in enumerate(about["splits"][name]["shards"]):
-            sizes = (about["token_bytes"] * tokens, 8 * documents, 8 * documents)
-            for file, size in zip(shard_files(name, number), sizes, strict=True):
-                if manifest.files[file].size != size:
-                    raise ValueError(f"{file} should have {size:,} bytes")
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
-    _check_described(about)
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -235,33 +233,13 @@ def _assemble(
     )
 
 
-def _check_described(about: Mapping[str, Any]) -> None:
-    """Raise an error if a field that only describes the set is missing or of a wrong type."""
-    source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
-    numbers = [
-        *overlap["repeated_documents"].values(),
-        *overlap["shared_documents"].values(),
-        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
-        described["vocabulary"],
-        len(described["name"]),
-    ]
-    rule, files = source["held_out"], source["files"]
-    if rule is not None:
-        numbers += [rule["share"], len(rule["rule"])]
-    if isinstance(files, dict) and "cut" in files:
-        numbers.append(files["cut"])
-    math.fsum(numbers)
-
-
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
     """Return the sha256 of the contents of a set."""
     content = {
         "format": about["format"],
         "splits": about["splits"],
         "token_bytes": about["token_bytes"],
-        "files": {
-            name: entry.sha256 for name, entry in manifest.files.items() if name != BLOCKS_FILE
-        },
+        "files": {name: entry.sha256 for name, entry in manifest.files.items()},
     }
     return hashlib.sha256(encode(content).encode()).hexdigest()
 

@@ -1,9 +1,6 @@
-"""Finds, reuses or prepares the data set (tokenized text) that a name or a text stands for.
+"""Finds, reuses or prepares the data set (tokenized text) that a text or a name stands for.
 
-Three kinds of callers ask for a data set:
-
-- A training run calls ``find_set``, which may return an ``UnpreparedText``. The training run then
-  prepares the data set of this text, or only describes the data set by a plan.
+- A training calls ``prepare_text``, or ``plan_text`` for a plan, which writes nothing.
 - A study expects one particular data set. ``find_prepared`` returns the folder of an existing data
   set, ``ensure_prepared`` first prepares a named corpus if necessary, and ``check_prepared``
   compares fingerprints.
@@ -59,85 +56,79 @@ def default_folder(name: str, tokenizer: str) -> Path:
     return cache / "data" / f"{plain_name(name)}-{tokenizer}"
 
 
-def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) -> Path:
-    """Return the default folder of a source's set, without parsing documents."""
+def _default_folders(found: FoundSource, tokenizer: str) -> tuple[Path, Path]:
+    """Return the default folder of a source's set, and the folder to use if that one is taken."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
-    name = f"{found.name}-{digits}" if by_content else found.name
-    return default_folder(name, name_tokenizer(tokenizer))
+    name = name_tokenizer(tokenizer)
+    return default_folder(found.name, name), default_folder(f"{found.name}-{digits}", name)
 
 
-def find_prepared(reference: str) -> Path:
+def find_prepared(text: str) -> Path:
     """Return the folder of a prepared set.
 
-    The reference is a path, ``name/tokenizer``, or ``name`` alone, which means the set with GPT-2's
+    The text is a path, ``name/tokenizer``, or ``name`` alone, which means the set with GPT-2's
     tokenizer.
     """
-    path = read_path(reference)
+    path = read_path(text)
     if is_prepared(path):
         return path
-    corpus, (name, _, tokenizer) = find_corpus(reference), reference.partition("/")
+    corpus, (name, _, tokenizer) = find_corpus(text), text.partition("/")
     name, tokenizer = corpus.name if corpus else name, tokenizer or DEFAULT_TOKENIZER
     if not name or "/" in tokenizer or (corpus is None and path.exists()):
         raise UsageError(
-            f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
-            "give its folder"
+            f"expected a prepared set, got {text}: run `qkvary data prepare {text}` and give its "
+            "folder"
         )
     folder = default_folder(name, plain_name(tokenizer))
     if not is_prepared(folder):
         advice = f": run `qkvary data prepare {name} --tokenizer {tokenizer}`"
         raise UsageError(
-            f"expected a prepared set, got {reference}, which is neither a folder nor in the cache"
+            f"expected a prepared set, got {text}, which is neither a folder nor in the cache"
             f"{advice if corpus else ''}"
         )
     return folder
 
 
-def ensure_prepared(reference: str) -> Path:
+def ensure_prepared(text: str) -> Path:
     """Return the folder of a prepared set; prepare it first if it belongs to a named corpus."""
     try:
-        return find_prepared(reference)
+        return find_prepared(text)
     except UsageError:
-        corpus = find_corpus(reference)
+        corpus = find_corpus(text)
         if corpus is None:
             raise
-        return prepare_source(corpus.name, reference.partition("/")[2] or DEFAULT_TOKENIZER).path
+        return prepare_source(corpus.name, text.partition("/")[2] or DEFAULT_TOKENIZER).path
 
 
 def prepare_source(
-    source: str | FoundSource,
+    text: str | FoundSource,
     tokenizer: str = DEFAULT_TOKENIZER,
     *,
-    choices: SourceOptions | None = None,
+    options: SourceOptions | None = None,
     out: Path | None = None,
     separator: str = "",
-    by_content: bool = False,
     workers: int | None = None,
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
     """Prepare a corpus, a file, a folder or ``hf:owner/name``, or open the existing set.
 
-    The name of the default folder includes a digest of the documents if ``by_content``, or if
-    another file or folder already has the plain name.
+    If the default folder holds a set of other documents or with other options, a folder is used
+    whose name includes a digest of the documents and the options.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
-    found = find_source(source, choices) if isinstance(source, str) else source
+    found = find_source(text, options) if isinstance(text, str) else text
     # A name that is no source is refused before a folder is named after it.
-    read = found.read()
-    folder = out or _folder_of(found, tokenizer, by_content=by_content)
-    is_own = by_content or found.is_corpus or out is not None
-    if not is_own and _has_other_documents(folder, found):
-        folder = _folder_of(found, tokenizer, by_content=True)
+    source, folder = found.read(), out
+    if folder is None:
+        folder, other = _default_folders(found, tokenizer)
+        if _stored_source(folder)[0] not in (None, source.describe()):
+            folder = other
     if found.pin is not None:
-        plan = stored_plan(folder)
-        files = None if plan is None else plan["source"]["files"]
-        commit = files.get("commit") if isinstance(files, dict) else None
-        # A complete set from a version that did not record commits is kept.
-        if commit is not None or not is_prepared(folder):
-            read = found.pin(cast("str | None", commit))
+        source = found.pin(_stored_source(folder)[1])
     return prepare(
-        read,
-        load_tokenizer(tokenizer, documents=read.documents(), separator=separator),
+        source,
+        load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
         folder,
         tokenizer_name=name_tokenizer(tokenizer),
         workers=workers,
@@ -145,51 +136,43 @@ def prepare_source(
     )
 
 
-def _has_other_documents(folder: Path, found: FoundSource) -> bool:
-    """Return whether a folder holds a data set that was made from a different text."""
+def _stored_source(folder: Path) -> tuple[Any, str | None]:
+    """Return the description of the documents of a folder's set, and their commit on the hub."""
     plan = stored_plan(folder)
     if plan is None:
-        return False
-    return _files_by_split(plan["source"]["files"])[0] != _files_by_split(found.files)[0]
+        return None, None
+    source = cast("dict[str, Any]", plan["source"])
+    if not isinstance(source["files"], dict) or "commit" not in source["files"]:
+        return source, None
+    files = dict(source["files"])
+    commit = files.pop("commit")
+    return {**source, "files": files}, commit
 
 
-def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
-    """Return the stored files for training, validation and test, each None if there are none."""
-    files = listed or {}
-    # A text that was split is a whole file.
-    files = files.get("files", files)
-    return files.get("train", files.get("documents")), files.get("validation"), files.get("test")
-
-
-def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
+def check_prepared(text: str, sha256: str, report: Callable[[str], None]) -> None:
     """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
-    corpus = find_corpus(reference)
-    if corpus is not None and corpus.local is None:
-        # The text on the hub may be longer, and would give another set.
-        corpus = None
+    corpus = find_corpus(text)
+    # A text of the hub has no place; it may be longer, and would give another set.
+    place = None if corpus is None else corpus.local
     try:
-        folder = find_prepared(reference)
+        folder = find_prepared(text)
     except UsageError:
-        if corpus is not None and find_local(corpus) is None:
+        if corpus is not None and place is not None and find_local(corpus) is None:
             raise UsageError(
-                f"expected the data set {sha256[:12]} of {reference} or its text, got "
-                f"neither: put the text at {corpus.local} below QKVARY_DATA"
+                f"expected the data set {sha256[:12]} of {text} or its text, got neither: put the "
+                f"text at {place} below QKVARY_DATA"
             ) from None
-        report(f"preparing {reference}")
-        folder = ensure_prepared(reference)
+        report(f"preparing {text}")
+        folder = ensure_prepared(text)
     found = read_fingerprint(folder)
-    if found == sha256:
-        return
-    remedy = (
-        "prepare the expected set there"
-        if corpus is None
-        else "remove that folder, and put the text of the expected set at "
-        f"{corpus.local} below QKVARY_DATA"
-    )
-    raise UsageError(
-        f"expected the data set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: "
-        f"{remedy}"
-    )
+    if found != sha256:
+        remedy = "prepare the expected set there"
+        if place is not None:
+            remedy = f"remove that folder, and put the text of the expected set at {place} below "
+            remedy += "QKVARY_DATA"
+        raise UsageError(
+            f"expected the data set {sha256[:12]} of {text}, got {found[:12]} in {folder}: {remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,51 +218,51 @@ class PlannedSet:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class UnpreparedText:
-    """A text that has no prepared set yet, and the tokenizer to prepare it with."""
+def prepare_text(
+    text: str,
+    tokenizer: str | None,
+    default: str,
+    warn: Callable[[str], None],
+    on_progress: OnProgress,
+) -> PreparedData:
+    """Return the data set of a text; prepare the data set if there is none.
 
-    source: FoundSource
-    tokenizer: str
-
-    def prepare(self, on_progress: OnProgress) -> PreparedData:
-        """Prepare the data set of this text in the default folder of the data set."""
-        by_content = not self.source.is_corpus
-        return prepare_source(
-            self.source, self.tokenizer, by_content=by_content, on_progress=on_progress
-        )
-
-    def plan(self) -> PlannedSet:
-        """Describe the set of the text without writing or downloading anything."""
-        source = self.source.read()
-        if self.tokenizer == "characters" and self.source.pin is not None:
-            named = (self.source.files or {}).get("hub", self.source.name)
-            raise UsageError(
-                "a plan must count the characters of the text, so expected a text on this machine, "
-                f"got the data set {named} of the hub: prepare it first"
-            )
-        vocabulary = count_tokens(self.tokenizer, documents=source.documents())
-        return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
-
-
-def find_set(
-    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
-) -> PreparedData | UnpreparedText:
-    """Return the prepared set for a reference, or the text from which to prepare the set.
-
-    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
-    cache. Without ``tokenizer``, a text gets the ``default`` one.
+    The text is one that :func:`prepare_source` reads, the folder of a set, or ``name`` or
+    ``name/tokenizer`` of a set in the cache. Without ``tokenizer``, a text gets the ``default``
+    one.
     """
-    path, corpus = read_path(reference), find_corpus(reference)
-    folder, own = None, reference.partition("/")[2]
-    if is_prepared(path) or (own and not reference.startswith("hf:") and not path.exists()):
-        # A reference that names neither a set nor a corpus means a text.
+    found = _find_set(text, tokenizer, default, warn)
+    if isinstance(found, PreparedData):
+        return found
+    return prepare_source(*found, on_progress=on_progress)
+
+
+def plan_text(
+    text: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
+) -> PlannedSet:
+    """Describe the data set of a text, as :func:`prepare_text` finds it, and write nothing."""
+    found = _find_set(text, tokenizer, default, warn)
+    if isinstance(found, PreparedData):
+        return PlannedSet.of(found)
+    source, chosen = found[0].read(), found[1]
+    vocabulary = count_tokens(chosen, documents=source.documents())
+    return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
+
+
+def _find_set(
+    text: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
+) -> PreparedData | tuple[FoundSource, str]:
+    """Return the prepared set of a text, or the source of the text and its tokenizer."""
+    path, corpus, own = read_path(text), find_corpus(text), text.partition("/")[2]
+    folder = None
+    if is_prepared(path) or (own and not text.startswith("hf:") and not path.exists()):
+        # A text that names no prepared set may still be a source.
         with suppress(UsageError):
-            folder = find_prepared(reference)
-    names_tokenizer = corpus is not None and own != "" and "/" not in own
-    if (folder is not None or names_tokenizer) and tokenizer is not None:
+            folder = find_prepared(text)
+    names_tokenizer = corpus is not None and own != ""
+    if tokenizer is not None and (folder is not None or names_tokenizer):
         raise UsageError(
-            f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
+            f"expected no --tokenizer with a prepared set, got {tokenizer} with {text}"
         )
     if folder is not None:
         return open_prepared(folder)
@@ -289,10 +272,10 @@ def find_set(
             f"--data ./{path}"
         )
     tokenizer = own if names_tokenizer else tokenizer or default
-    found = find_source(corpus.name if corpus and names_tokenizer else reference)
+    found = find_source(corpus.name if corpus and names_tokenizer else text)
     data = _find_reusable(found, tokenizer)
     if data is None:
-        return UnpreparedText(found, tokenizer)
+        return found, tokenizer
     streams = data.about["plan"]["source"]["streams"]
     limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
     limit = next(limits, None)
@@ -302,18 +285,15 @@ def find_set(
 
 
 def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
-    """Return the prepared set of an unchanged text without parsing the text again.
-
-    The set is looked up under the name of the text, then under that name with a content digest.
-    """
-    for by_content in (False, True):
-        try:
-            folder = _folder_of(found, tokenizer, by_content=by_content)
-        except UsageError:
-            # There is no cache, or the name is not a valid folder name.
-            return None
-        manifest = read_manifest(folder) if is_prepared(folder) else None
-        plan = cast("Any", manifest.about.get("plan")) if manifest else None
+    """Return the prepared set of an unchanged text without parsing the text again."""
+    try:
+        folders = _default_folders(found, tokenizer)
+    except UsageError:
+        # There is no cache, or the name is not a valid folder name.
+        return None
+    for folder in filter(is_prepared, folders):
+        manifest = read_manifest(folder)
+        plan = cast("Any", manifest.about.get("plan"))
         if plan is None:
             continue
         if found.files is not None and not _is_same_text(plan["source"]["files"], found.files):
@@ -324,31 +304,37 @@ def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
     return None
 
 
-def _is_same_text(stored: Any, now: Any) -> bool:
-    """Return whether a data set was made from the files ``now``.
+def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
+    """Return the stored files for training, validation and test, each None if there are none."""
+    # A text that was split is a whole file.
+    files = listed.get("files", listed)
+    return files.get("train", files.get("documents")), files.get("validation"), files.get("test")
 
-    The data set may also have been prepared with some of these files named as validation files.
+
+def _is_same_text(stored: Any, files: Any) -> bool:
+    """Return whether the files of a data set are those of a text.
+
+    The data set may have been prepared with some of these files named as validation files.
     """
-    before, after = stored or {}, now or {}
-    if "hub" in before or "hub" in after:
+    if "hub" in stored or "hub" in files:
         return all(
-            before.get(key) == after.get(key) for key in ("hub", "configuration", "revision")
+            stored.get(key) == files.get(key) for key in ("hub", "configuration", "revision")
         )
-    trained, held_out, tested = _files_by_split(before)
-    documents, validation, test = _files_by_split(after)
+    trained, held_out, tested = _files_by_split(stored)
+    documents, validation, test = _files_by_split(files)
     # The user may have named some of the files, or others, for validation.
     left = [file for file in documents if file not in (held_out or [])]
     return trained == left and tested == test and validation in (None, held_out)
 
 
-def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
+def _is_same_tokenizer(data: PreparedData, tokenizer: str) -> bool:
     stored = data.tokenizer.describe()
-    if reference == "characters" or stored["kind"] == "characters":
+    if tokenizer == "characters" or stored["kind"] == "characters":
         # The alphabet depends on the texts.
-        return reference == stored["kind"]
+        return tokenizer == stored["kind"]
     separator = stored["separator"] if stored["kind"] == "library" else ""
     try:
-        return load_tokenizer(reference, separator=separator).describe() == stored
+        return load_tokenizer(tokenizer, separator=separator).describe() == stored
     except UsageError:
         return False
 

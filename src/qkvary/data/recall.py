@@ -49,35 +49,21 @@ def draw_recall(
     stay the same. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
     """
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
-    drawn = [
-        _draw_block(purpose, number, length=length, pairs=pairs, vocabulary=vocabulary, power=power)
-        for number in range(-(-count // _ROWS))
-    ]
-    tokens, queried = (np.concatenate(parts)[:count] for parts in zip(*drawn, strict=True))
-    return RecallSequences(tokens, queried)
-
-
-def _draw_block(
-    purpose: tuple[str | int, ...],
-    number: int,
-    *,
-    length: int,
-    pairs: int,
-    vocabulary: int,
-    power: float,
-) -> RecallSequences:
-    first_value, distances = vocabulary // 2, (length - 2 * pairs) // 2
-    words = random_words(_ROWS * (2 * pairs + distances), *purpose, number).reshape(_ROWS, -1)
-    keys = 1 + _draw_distinct(words[:, :pairs], first_value - 1)
-    values = first_value + _draw_distinct(words[:, pairs : 2 * pairs], vocabulary - first_value)
-    tokens = np.zeros((_ROWS, length), dtype=np.int32)
-    queried = np.full((_ROWS, length), NO_ANSWER, dtype=np.int32)
-    tokens[:, 0 : 2 * pairs : 2] = keys
-    tokens[:, 1 : 2 * pairs : 2] = values
-    columns = 2 * (pairs + _draw_distances(words[:, 2 * pairs :], pairs, power))
-    np.put_along_axis(tokens, columns, keys, axis=1)
-    np.put_along_axis(queried, columns, np.arange(pairs, dtype=np.int32)[None], axis=1)
-    return RecallSequences(tokens, queried)
+    per_row, first_value = 2 * pairs + (length - 2 * pairs) // 2, vocabulary // 2
+    blocks: list[RecallSequences] = []
+    for number in range(-(-count // _ROWS)):
+        words = random_words(_ROWS * per_row, *purpose, number).reshape(_ROWS, -1)
+        keys = 1 + _draw_distinct(words[:, :pairs], first_value - 1)
+        values = first_value + _draw_distinct(words[:, pairs : 2 * pairs], vocabulary - first_value)
+        tokens = np.zeros((_ROWS, length), dtype=np.int32)
+        queried = np.full((_ROWS, length), NO_ANSWER, dtype=np.int32)
+        tokens[:, 0 : 2 * pairs : 2] = keys
+        tokens[:, 1 : 2 * pairs : 2] = values
+        columns = 2 * (pairs + _draw_distances(words[:, 2 * pairs :], pairs, power))
+        np.put_along_axis(tokens, columns, keys, axis=1)
+        np.put_along_axis(queried, columns, np.arange(pairs, dtype=np.int32)[None], axis=1)
+        blocks.append(RecallSequences(tokens, queried))
+    return RecallSequences(*(np.concatenate(parts)[:count] for parts in zip(*blocks, strict=True)))
 
 
 def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:

@@ -136,10 +136,7 @@ class PackedRows:
         return self.split.gather(np.asarray(numbers) * self.context, self.context + 1)
 
     def documents(self, numbers: Rows) -> Rows:
-        """Return the document index of each input, ``[len(numbers), context]``.
-
-        A separator belongs to the document that it ends.
-        """
+        """Return the document index of each input; a separator belongs to the document it ends."""
         starts = np.asarray(numbers, dtype=np.int64) * self.context
         return self.split.documents_of(starts[:, None] + np.arange(self.context))
 
@@ -167,11 +164,7 @@ class PaddedRows:
         return found
 
     def lengths(self, numbers: Rows) -> Rows:
-        """Return the length of each row without padding.
-
-        The length includes the separator that ends the document, but not the separators that serve
-        as padding.
-        """
+        """Return the length of each row without padding, but with the separator at its end."""
         return np.array(self._places(numbers)[1], dtype=np.int64)
 
     def _places(self, numbers: Rows) -> tuple[list[int], list[int]]:

@@ -8,10 +8,9 @@ and test exist). A text that is a single document is split once, by position.
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
+from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.documents import (
     KINDS,
     Document,
@@ -92,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSource:
-    """A source that a reference names, before its documents are read."""
+    """The source that a text names, before its documents are read."""
 
     name: str
     """The name of its set."""
@@ -103,9 +102,7 @@ class FoundSource:
     content: JsonValue = None
     """The files and options read, which distinguish sets of one name."""
     pin: Callable[[str | None], Source] | None = None
-    """Reads the source at a given commit, or at today's; for sources that can change."""
-    is_corpus: bool = False
-    """Whether the reference is the name of a corpus."""
+    """Reads a data set of the hub at a given commit, or at today's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,18 +129,18 @@ class SourceOptions:
         return share
 
 
-def _find_files(path: Path, choices: SourceOptions) -> FoundSource:
+def _find_files(path: Path, options: SourceOptions) -> FoundSource:
     """Return the documents of a file or folder."""
-    parts = find_parts(path, choices)
+    parts = find_parts(path, options)
     files = describe_parts(path, parts)
-    name = choices.name or (
+    name = options.name or (
         path.resolve().name if path.is_dir() else path.name.lstrip(".").partition(".")[0]
     )
     return FoundSource(
         name=name,
-        read=lambda: _read_files(name, parts, files, choices),
+        read=lambda: _read_files(name, parts, files, options),
         files=files,
-        content=[files, choices.field, choices.share(SHARE), choices.max_tokens],
+        content=[files, options.field, options.share(SHARE), options.max_tokens],
     )
 
 
@@ -151,16 +148,16 @@ def _read_files(
     name: str,
     parts: Mapping[str | None, Sequence[Path]],
     files: Mapping[str, JsonValue],
-    choices: SourceOptions,
+    options: SourceOptions,
 ) -> Source:
     every = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in every)
-    source, cuts, limit = Source(name=name, streams=(), files=files), 1, choices.max_tokens
+    source, cuts, limit = Source(name=name, streams=(), files=files), 1, options.max_tokens
     if None in parts:
-        share = choices.share(SHARE)
-        rule, cuts = find_rule(parts[None], choices.field, share)
+        share = options.share(SHARE)
+        rule, cuts = find_rule(parts[None], options.field, share)
         if rule is None:
-            file, text = _find_only_text(parts[None], name, choices.field)
+            file, text = _find_only_text(parts[None], name, options.field)
             source = _cut_text(name, text, share, limit, where=str(file), files=files)
             parts = {split: some for split, some in parts.items() if split is not None}
         else:
@@ -169,7 +166,7 @@ def _read_files(
             source = replace(source, rule=rule, files=listed)
     streams = [
         Stream(
-            documents=FileDocuments(files=some, field=choices.field, cuts=cuts),
+            documents=FileDocuments(files=some, field=options.field, cuts=cuts),
             split=split,
             max_tokens=limit if split in (None, "train") else None,
         )
@@ -180,10 +177,9 @@ def _read_files(
 
 
 def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
-    """Return the name, the size, and a checksum or modification time of each file of a source.
+    """Return the path, the size, and a checksum or modification time of each file of a source.
 
-    A file inside the folder is listed by its path relative to the folder, any other file by its
-    file name alone. The checksum detects edits, but not tampering.
+    Paths are relative to the folder. The checksum detects edits, but not tampering.
     """
     folder = path if path.is_dir() else path.parent
     described: dict[str, JsonValue] = {}
@@ -230,16 +226,16 @@ def _cut_text(
     return Source(name=name, streams=streams, total_bytes=len(text.encode()), files=listed)
 
 
-def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
+def find_parts(path: Path, options: SourceOptions) -> dict[str | None, list[Path]]:
     """Return the files of each split; the key ``None`` has files that a rule will split."""
     split = _split_parts(path) if path.is_dir() else {}
-    comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
+    comes_split = "train" in split and (len(split) > 1 or options.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
-    if choices.validation is not None:
-        parts = _exclude_validation(parts, choices.validation, path)
+    if options.validation is not None:
+        parts = _exclude_validation(parts, options.validation)
     if "validation" not in parts:
         return {None if name == "train" else name: files for name, files in parts.items()}
-    if choices.held_out is not None:
+    if options.held_out is not None:
         raise UsageError(
             f"{path} already has splits: omit --held-out"
             if comes_split
@@ -248,9 +244,7 @@ def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path
     return {name: parts[name] for name in ("train", "validation", "test") if name in parts}
 
 
-def _exclude_validation(
-    parts: dict[str, list[Path]], validation: Path, path: Path
-) -> dict[str, list[Path]]:
+def _exclude_validation(parts: dict[str, list[Path]], validation: Path) -> dict[str, list[Path]]:
     """Add the named validation files, and remove them from the other parts."""
     named = list_files(validation)
     held = {file.resolve() for file in named}
@@ -259,30 +253,16 @@ def _exclude_validation(
         for name, files in parts.items()
         if name != "validation"
     }
-    if not kept["train"]:
-        raise UsageError(
-            f"expected documents for training in {path}, got only those of --validation "
-            f"{validation}"
-        )
     return {name: files for name, files in kept.items() if files} | {"validation": named}
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split.
-
-    The name of a file or subfolder assigns the file, or the files of the subfolder, to a split.
-    """
+    """Return the files of each split, by the names of the files and subfolders of a folder."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())
-        if name is None or not (entry.is_dir() or kind_of(entry)):
-            continue
-        if name in found:
-            raise UsageError(
-                f"expected only one file or folder for {name} in {folder}, got {entry.name} in "
-                "addition"
-            )
-        found[name] = list_files(entry)
+        if name is not None and (entry.is_dir() or kind_of(entry)):
+            found.setdefault(name, []).extend(list_files(entry))
     return found
 
 
@@ -293,15 +273,16 @@ def list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         missing = "is neither" if path.exists() else "does not exist"
         raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
-    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
-    visible = [
+    found = [
         file
-        for file in found
-        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+        for file in sorted(path.rglob("*"))
+        if kind_of(file)
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
-    if not visible:
+    if not found:
         raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
-    return visible
+    return found
 
 
 def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
@@ -370,55 +351,53 @@ CORPORA = {
 }
 
 
-def find_corpus(reference: str) -> Corpus | None:
-    """Return the corpus of ``name`` or ``name/tokenizer``, if the reference is one.
+def find_corpus(text: str) -> Corpus | None:
+    """Return the corpus that a text, ``name`` or ``name/tokenizer``, names.
 
     The exact name of a corpus always means the corpus, even if a file or folder has the same name.
     With any other spelling, an existing path takes precedence over the corpus.
     """
-    if reference not in CORPORA and read_path(reference).exists():
+    if text not in CORPORA and read_path(text).exists():
         return None
-    return CORPORA.get(find_name(reference.partition("/")[0], CORPORA) or "")
+    return CORPORA.get(find_name(text.partition("/")[0], CORPORA) or "")
 
 
-def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSource:
+def find_source(text: str, options: SourceOptions | None = None) -> FoundSource:
     """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
 
     For an unknown name, which may be that of a prepared set, and for a corpus that is not on this
     machine, the error is raised only when the result is read.
     """
-    chosen = choices or SourceOptions()
-    if reference.startswith("hf:"):
-        return _find_on_hub(reference.removeprefix("hf:"), chosen)
-    corpus = None if "/" in reference else find_corpus(reference)
+    options = options or SourceOptions()
+    if text.startswith("hf:"):
+        return _find_on_hub(text.removeprefix("hf:"), options)
+    corpus = None if "/" in text else find_corpus(text)
+    path = read_path(text) if corpus is None else find_local(corpus)
     if corpus is not None:
-        chosen = replace(chosen, name=chosen.name or corpus.name)
+        options = replace(options, name=options.name or corpus.name)
         if corpus.name == SHIPPED:
-            return _find_shipped(corpus, chosen)
-    path = read_path(reference) if corpus is None else find_local(corpus)
-    if reference and path is not None and path.exists():
-        return replace(_find_files(path, chosen), is_corpus=corpus is not None)
+            return _find_shipped(corpus, options)
+    if text and path is not None and path.exists():
+        return _find_files(path, options)
     if corpus is not None and corpus.hub is not None:
-        return _find_on_hub(corpus.hub, chosen, corpus)
+        return _find_on_hub(corpus.hub, options, corpus)
 
     def refuse() -> Source:
         if corpus is not None:
             raise UsageError(
                 f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
             )
-        advice = (
-            "`qkvary data features --weights FOLDER` makes these features of images"
-            if reference == FEATURES_MADE_HERE
-            else suggest(reference, CORPORA)
+        is_path = "/" in text or kind_of(Path(text)) is not None
+        found = (
+            f"{text}, which does not exist" if is_path else f"{text!r}; {suggest(text, CORPORA)}"
         )
         raise UsageError(
-            f"expected a file, a folder, hf:owner/name or the name of a corpus, got {reference!r}; "
-            f"{advice}"
+            f"expected a file, a folder, hf:owner/name or the name of a corpus, got {found}"
         )
 
-    if "/" in reference:
+    if "/" in text:
         refuse()
-    return FoundSource(name=chosen.name or reference, read=refuse, is_corpus=corpus is not None)
+    return FoundSource(name=options.name or text, read=refuse)
 
 
 def find_local(corpus: Corpus) -> Path | None:
@@ -427,28 +406,26 @@ def find_local(corpus: Corpus) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _find_shipped(corpus: Corpus, choices: SourceOptions) -> FoundSource:
+def _find_shipped(corpus: Corpus, options: SourceOptions) -> FoundSource:
     """Return the text inside the package, with its customary split."""
-    if choices.validation is not None:
+    if options.validation is not None:
         raise UsageError(f"{SHIPPED} already has splits: omit --validation")
-    name, share, limit = str(choices.name), choices.share(corpus.share), choices.max_tokens
+    name, share, limit = str(options.name), options.share(corpus.share), options.max_tokens
     files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
     return FoundSource(
         name=name,
         read=lambda: _cut_text(name, load_text(), share, limit, where=SHIPPED, files=files),
-        is_corpus=True,
+        content=[share, limit],
     )
 
 
-def _find_on_hub(
-    reference: str, choices: SourceOptions, corpus: Corpus | None = None
-) -> FoundSource:
-    if choices.validation is not None:
+def _find_on_hub(text: str, options: SourceOptions, corpus: Corpus | None = None) -> FoundSource:
+    if options.validation is not None:
         raise UsageError("expected --held-out for a data set of the hub, got --validation")
-    repository, configuration, revision = parse_hub(reference)
-    named = corpus.hub_validation if corpus and choices.held_out is None else None
-    share = choices.share(corpus.share if corpus else HUB_SHARE)
-    limit = choices.max_tokens or (corpus.max_tokens if corpus else None)
+    repository, configuration, revision = parse_hub(text)
+    named = corpus.hub_validation if corpus and options.held_out is None else None
+    rule = None if named else HeldOut(share=options.share(corpus.share if corpus else HUB_SHARE))
+    limit = options.max_tokens or (corpus.max_tokens if corpus else None)
     parts = [("train", "train" if named else None, limit)]
     if named and corpus:
         parts.append((named, "validation", corpus.validation_tokens))
@@ -457,23 +434,26 @@ def _find_on_hub(
         "configuration": configuration,
         "revision": revision,
     }
-    documents = partial(
-        HubDocuments, repository=repository, configuration=configuration, field=choices.field
-    )
 
     def read(commit: str | None = None) -> Source:
         streams = [
             Stream(
-                documents=documents(split=theirs, revision=commit or revision),
+                documents=HubDocuments(
+                    repository=repository,
+                    configuration=configuration,
+                    field=options.field,
+                    split=theirs,
+                    revision=commit or revision,
+                ),
                 split=split,
                 max_tokens=most,
             )
             for theirs, split, most in parts
         ]
         return Source(
-            name=choices.name or repository.rpartition("/")[2],
+            name=options.name or repository.rpartition("/")[2],
             streams=streams,
-            rule=None if named else HeldOut(share=share),
+            rule=rule,
             files=files if commit is None else {**files, "commit": commit},
         )
 
@@ -484,5 +464,4 @@ def _find_on_hub(
         files=None if corpus else files,
         content=source.describe(),
         pin=lambda known: read(known or find_commit(repository, revision)),
-        is_corpus=corpus is not None,
     )

@@ -41,9 +41,8 @@ class HeldOut:
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule that holds out a share of the documents.
+    """Return the rule that holds out a share of the documents, exactly if they are few.
 
-    If there are few documents, the rule holds out exactly their share, rounded to whole documents.
     If there are fewer than two distinct documents, there is no rule.
     """
     if len(digests) > MAX_EXACT_DOCUMENTS:

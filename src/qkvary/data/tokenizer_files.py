@@ -31,7 +31,6 @@ _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
 GPT2_TOKENS = 50_257
 MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
-LARGEST_MERGES = 1_000_000
 _MERGES = ("merges.txt", "vocab.bpe")
 _NUMBERS = ("vocab.json", "encoder.json")
 
@@ -42,10 +41,9 @@ def load_tokenizer(
     """Load a tokenizer by its name or from its files.
 
     The name is one of ``NAMES``, or ``gpt2-4096`` for GPT-2's tokenizer cut to 4,096 tokens. The
-    files are a ``tokenizer.json``, a folder that contains a ``tokenizer.json``, or a folder that
-    contains a list of merges and a file of token indices. ``separator`` is the token after every
-    document; it is needed if the files do not name a separator. ``documents`` define the alphabet
-    of ``characters``.
+    files are a ``tokenizer.json``, or a list of merges, or a folder with one of these.
+    ``separator`` is the token after every document, if the files do not name it; ``documents``
+    define the alphabet of ``characters``.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
@@ -53,10 +51,7 @@ def load_tokenizer(
     if reference == "gpt2":
         return load_gpt2()
     if shortened:
-        try:
-            return load_gpt2().shortened(int(shortened[1]))
-        except ValueError as error:
-            raise UsageError(f"tokenizer {reference}: {error}") from None
+        return load_gpt2().shortened(int(shortened[1]))
     if reference == "bytes":
         return ByteTokenizer(has_separator=True)
     if reference == "characters":
@@ -74,9 +69,9 @@ def load_tokenizer(
         )
     try:
         return _load_path(path, separator)
+    except UsageError:
+        raise
     except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"{path}: {error}") from None
 
 
@@ -121,7 +116,7 @@ def load_gpt2() -> BytePairTokenizer:
         name="GPT-2's list of merges",
         put="put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA; "
         "`--tokenizer bytes` needs no file",
-        limit=LARGEST_MERGES,
+        limit=1_000_000,
     )
     return BytePairTokenizer(data.decode())
 
@@ -131,13 +126,15 @@ def _load_path(path: Path, separator: str) -> Tokenizer:
         return _load_file(path, separator)
     if (path / "tokenizer.json").is_file():
         return _load_file(path / "tokenizer.json", separator or _end_of(path))
-    merges = next((path / name for name in _MERGES if (path / name).is_file()), None)
+    merges, numbers = (
+        next((path / name for name in names if (path / name).is_file()), None)
+        for names in (_MERGES, _NUMBERS)
+    )
     if merges is None:
         raise UsageError(
             f"expected a tokenizer.json, or a {' or '.join(_MERGES)}, in {path}, got neither"
         )
     tokenizer = BytePairTokenizer(_text(merges))
-    numbers = next((path / name for name in _NUMBERS if (path / name).is_file()), None)
     if numbers is not None and _json(numbers) != tokenizer.numbers():
         raise UsageError(
             f"{numbers} does not number the merges in {merges.name} as GPT-2 does: give the "
@@ -149,12 +146,11 @@ def _load_path(path: Path, separator: str) -> Tokenizer:
 def _load_file(path: Path, separator: str) -> Tokenizer:
     if path.name in _MERGES:
         return BytePairTokenizer(_text(path))
-    text = _text(path)
     fields = _json(path)
     # The file of a prepared set or of our checkpoints has the same name.
     if isinstance(fields, dict) and "kind" in fields:
         return make_tokenizer(cast("dict[str, Any]", fields))
-    return LibraryTokenizer(text, separator=separator)
+    return LibraryTokenizer(_text(path), separator=separator)
 
 
 def _end_of(folder: Path) -> str:
@@ -175,11 +171,10 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> Any:
+    text = _text(path)
     try:
-        return parse_json(_text(path))
+        return parse_json(text)
     except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(
             f"expected JSON in {path}, got something else: {short_reason(error)}"
         ) from None

@@ -63,23 +63,17 @@ class Tokenizer(Protocol):
 
 
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document.
+    """Return the tokens of a document, or raise ``ValueError`` if it cannot be encoded.
 
     They start with the beginning token, if the tokenizer has one; otherwise they end with the
     separator. Never both: networks of llama2.c were trained without a separator.
-
-    Raises:
-        ValueError: if the document cannot be encoded.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
 
 
 class _Separable:
-    """A tokenizer that may have an end-of-document token.
-
-    The end-of-document token is the last token of the vocabulary.
-    """
+    """A tokenizer whose last token may be one that ends a document."""
 
     beginning: int | None = None
 
@@ -87,7 +81,6 @@ class _Separable:
         self.separator = tokens if has_separator else None
         self.ends = (tokens,) if has_separator else ()
         self.vocabulary = tokens + has_separator
-        # Omitted where there is none, as in older descriptions.
         self._description = {"has_separator": True} if has_separator else {}
 
 
@@ -95,32 +88,19 @@ class CharacterTokenizer(_Separable):
     """One token per character of an alphabet, in its order."""
 
     def __init__(self, alphabet: str, *, has_separator: bool = False) -> None:
-        """Number the characters.
-
-        Args:
-            alphabet: Distinct characters.
-            has_separator: Whether there is an additional end-of-document token.
-
-        Raises:
-            ValueError: if the alphabet is empty or has a duplicate.
-        """
+        """Number the characters of an alphabet, which must be distinct."""
         if not alphabet or len(set(alphabet)) != len(alphabet):
             raise ValueError(
                 "expected an alphabet of distinct characters, got an empty alphabet or one with a "
                 "repeated character"
             )
-        if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
-            raise ValueError("expected an alphabet of characters, got an unpaired surrogate")
+        text_bytes(alphabet)
         super().__init__(len(alphabet), has_separator=has_separator)
         self.alphabet = alphabet
         self._numbers = {letter: number for number, letter in enumerate(alphabet)}
 
     def encode(self, text: str) -> list[int]:
-        """Return the index of every character.
-
-        Raises:
-            ValueError: for a character that is not in the alphabet.
-        """
+        """Return the index of every character, or raise ``ValueError`` for an unknown one."""
         try:
             return [self._numbers[letter] for letter in text]
         except KeyError as error:
@@ -234,11 +214,8 @@ class PieceTokenizer:
         return piece.removeprefix(PREFIX) if is_first else piece
 
     def describe(self) -> dict[str, Any]:
-        """Return the pieces in hexadecimal, the scores, and the options of the tokenizer.
-
-        The options join spaces, add a space at the start, and add the beginning token.
-        """
-        # The usual values are omitted, as in older descriptions.
+        """Return the pieces in hexadecimal, the scores, and the options of the tokenizer."""
+        # The usual values are omitted.
         added = {"adds_space": self.adds_space, "adds_beginning": self.beginning is not None}
         return {
             "kind": "pieces",

@@ -23,13 +23,12 @@ URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
     "c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
 )
-LARGEST_FILE = 2**24
-"""Maximum bytes of a file, compressed and uncompressed; the largest of Multi30k has 2 MB."""
+LARGEST_FILE = 2**28
+"""Maximum bytes of a file, compressed and uncompressed."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
 """In a pair of the user's files, one line in this many goes to validation and one to test, taken
 from the end of the files."""
-_LARGEST_OWN_FILE = 2**28
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",
     "validation": "val",
@@ -62,24 +61,19 @@ def load_translations(
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)
-    if set(languages) != {*_LANGUAGES}:
-        raise UsageError(
-            f"expected the languages de and en for {data}, got {' and '.join(languages)}; for "
-            "other languages, give the path of the two files without the language endings"
-        )
     splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
     for split, stem in _STEMS.items():
-        found = {language: _read(data, f"{stem}.{language}.gz") for language in _LANGUAGES}
-        splits[split] = _decode_pair(found, limit=LARGEST_FILE)
+        found = {language: _read(data, f"{stem}.{language}.gz") for language in languages}
+        splits[split] = _decode_pair(found)
         for language, (content, _) in found.items():
             sums[f"{stem}.{language}.gz"] = hashlib.sha256(content).hexdigest()
     return Translations(splits=splits, fingerprint=fingerprint(sums))
 
 
-def _decode_pair(found: Mapping[str, tuple[bytes, str]], *, limit: int) -> Sentences:
+def _decode_pair(found: Mapping[str, tuple[bytes, str]]) -> Sentences:
     """Return the lines of each language, given the contents and path of its file."""
-    lines = {name: _read_lines(*one, limit=limit) for name, one in found.items()}
+    lines = {name: _read_lines(*one) for name, one in found.items()}
     if len({len(some) for some in lines.values()}) > 1:
         counts = " and ".join(f"{len(lines[name]):,} in {at}" for name, (_, at) in found.items())
         raise DamagedError(f"expected equally many lines in each language, got {counts}")
@@ -97,8 +91,8 @@ def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
                 f"expected the file {paths[0]} (or the same name with .gz or .xz), or a folder at "
                 f"{data} whose files are named as in Multi30k, got neither"
             )
-        found[language] = read_file(path, limit=_LARGEST_OWN_FILE), str(path)
-    lines = _decode_pair(found, limit=_LARGEST_OWN_FILE)
+        found[language] = read_file(path, limit=LARGEST_FILE), str(path)
+    lines = _decode_pair(found)
     (total,) = {len(some) for some in lines.values()}
     held_out = total // HELD_OUT
     if not held_out:
@@ -124,10 +118,10 @@ def fingerprint(sums: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _read_lines(content: bytes, where: str, *, limit: int) -> tuple[str, ...]:
+def _read_lines(content: bytes, where: str) -> tuple[str, ...]:
     """Return the lines of a file of UTF-8, none of them empty."""
     try:
-        text = decompress(content, where, limit=limit).decode("utf-8")
+        text = decompress(content, where, limit=LARGEST_FILE).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedError(f"expected UTF-8 text in {where}, got {error}") from None
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]

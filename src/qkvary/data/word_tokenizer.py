@@ -25,10 +25,7 @@ class WordTokenizer:
     """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Assign an index to each distinct word.
-
-        Each word includes the space before it, as :func:`split_words` returns it.
-        """
+        """Assign an index to each distinct word, as :func:`split_words` returns them."""
         self.words = (*SPECIALS, *words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
 

@@ -6,22 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.rows import epoch_batch, random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
     ClassificationTask,
     Generate,
     Split,
-    build_network,
+    build_encoder,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
+from qkvary.tasks.image_config import AnomalyTaskConfig
 
 SAMPLES = 2
 
@@ -59,10 +58,9 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
 
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder."""
-        exact = {"reads_vectors": True, "vocabulary": self.config.width, "classes": 1}
-        least = {"max_tokens": self.config.set_size}
-        fitting = require_network(network, EncoderConfig, "anomaly", exact=exact, least=least)
-        return build_network(fitting, Encoder, seed)
+        config = self.config
+        exact = {"reads_vectors": True, "vocabulary": config.width, "classes": 1}
+        return build_encoder(network, seed, config.name, config.set_size, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return sets for the next anomalies in the epoch's order; drop a last partial batch."""
@@ -122,10 +120,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def _draw_sets(
         self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
     ) -> tuple[Tensor, Tensor]:
-        """Return the image numbers of one set per anomaly, and the anomaly's position in each set.
-
-        The images of a split are numbered consecutively, class by class.
-        """
+        """Return the images of one set per anomaly, and the position of the anomaly in it."""
         (classes, images, _), size = self.splits[split].shape, self.config.set_size
 
         def draw(shape: tuple[int, ...], what: str) -> Tensor:

@@ -24,9 +24,8 @@ def word_bleu(
 ) -> float:
     """Return the BLEU of words, from 0 to 1: the corpus BLEU of NLTK without smoothing.
 
-    This is the geometric mean of the precisions of n-grams up to 4 words (0 if one of them is 0),
-    times ``exp(1 - references/hypotheses)`` if the hypotheses have fewer words. As in NLTK, a
-    sentence too short for n-grams of some order counts as one n-gram that does not match.
+    As in NLTK, a sentence too short for n-grams of some order counts as one n-gram that does not
+    match.
 
     Source: Papineni et al. 2002.
     """

@@ -33,12 +33,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     """Predict every character of a window from the characters before it.
 
     Loss: mean cross entropy in nats per character. Metric: the same loss on the last tenth of the
-    text, also in bits.
-
-    The published code splits the text into only two parts, so the last tenth of the text is both
-    the validation split and the test split. ``validation`` is scored on every character (``exact``)
-    or on random windows (``sampled``). The published code uses random windows too, but here the
-    windows are the same every time. ``test`` is always scored on every character.
+    text, also in bits. As in the published code, the last tenth is both validation and test. Random
+    windows for validation (``sampled``) are the same every time.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """

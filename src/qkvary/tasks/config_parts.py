@@ -1,38 +1,15 @@
-"""What task configurations have in common: metrics, checks, constants. Does not import torch."""
+"""What task configurations have in common: metrics and checks. Does not import torch."""
 
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from qkvary.arch.networks import Network
+from qkvary.arch.parts import check_choices, check_sizes
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
-
-SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
-Evaluation = Literal["exact", "sampled"]
-Protocol = Literal["packed", "padded-paper"]
-NumberProtocol = Literal["as-published", "clean"]
-ImageSplits = Literal["clean", "as-published"]
-TranslationProtocol = Literal["as-published", "clean"]
-AnomalyOrder = Literal["shuffled", "last"]
-
-TEXT_VOCABULARY = 257
-"""Vocabulary size of labelled texts: all bytes, and the padding token of short texts."""
-MULTI30K_TOKENS = 14
-"""Average number of tokens of a training sentence of Multi30k, the end token included; rounded, it
-is the same in both languages."""
-PADDING_MULTIPLE = 64
-"""Vocabularies of language models are padded to a multiple of this, as in the papers and the
-presets."""
-
-ANOMALY_DATA_VERSION = 1
-"""To be incremented by hand when other examples are drawn, like the other versions below."""
-SEQUENCE_DATA_VERSION = 1
-MASKED_DATA_VERSION = 1
-NUMBER_DATA_VERSION = 1
-RECALL_DATA_VERSION = 1
 
 
 class Scale(NamedTuple):
@@ -66,7 +43,14 @@ class TaskConfig:
     """Whether the task trains a language model, so that published tables of such models apply."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
+    answers: ClassVar[str] = "vocabulary"
+    """The size of a network that is the number of answers: ``vocabulary`` or ``classes``."""
     name: str
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        sizes = (one.name for one in fields(self) if one.type in (int, int | None))
+        check_sizes(self, *(name for name in sizes if name != "data_seed"))
 
     @property
     def data_fingerprint(self) -> str:
@@ -85,7 +69,7 @@ class TaskConfig:
 
     def count_answers(self, network: Network) -> int | None:
         """Return the number of answers that a guess chooses from; None if it is not known."""
-        return getattr(network, "vocabulary", None)
+        return getattr(network, self.answers, None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
         """Return the scale of a metric such as ``test_accuracy``, None if guessing is undefined."""
@@ -97,11 +81,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint of its data.
-
-        If the task already has a fingerprint, it is kept; otherwise the task gets the fingerprint
-        of the data on this machine.
-        """
+        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -198,25 +178,15 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint of its data.
-
-        If the task already has a fingerprint, it is kept; otherwise the task gets the fingerprint
-        of the data on this machine.
-        """
+        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
         if self.data_sha256 is not None:
             return self
-        config = cast("Any", self)
-        return replace(config, data_sha256=self.find_fingerprint())
-
-
-def check_sizes(task: Any, *sizes: str) -> None:
-    """Refuse sizes below 1; a size may be None."""
-    for name in sizes:
-        value: int | None = getattr(task, name)
-        if value is not None and value < 1:
-            raise ValueError(f"task {task.name}: {name} must be at least 1, got {value}")
+        return replace(cast("Any", self), data_sha256=self.find_fingerprint())
 
 
 def digest(*parts: object) -> str:
-    """Return the sha256 of values."""
+    """Return the sha256 of values.
+
+    For drawn examples, the second value is a version: it changes by hand if the examples change.
+    """
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

@@ -3,9 +3,9 @@
 The training loop uses tasks only through their interface.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,27 +13,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.nn.cache import KVCache
-from qkvary.nn.decoder import Decoder
+from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.config import (
-    CharacterTaskConfig,
-    LanguageTaskConfig,
-    NumberTaskConfig,
-    RecallTaskConfig,
-    TaskConfig,
-)
+from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
 ALL_ROWS = slice(None)
 Config = TypeVar("Config", bound=TaskConfig)
-Kind = TypeVar("Kind", bound=Network)
 Built = TypeVar("Built", bound=nn.Module)
-_Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 EVALUATION_BATCH_TOKENS = 8_192
 """Tokens per forward pass of an evaluation: fast, and small in memory."""
 
@@ -56,10 +47,7 @@ class Batch(NamedTuple):
         return int((self.targets != IGNORE_INDEX).sum())
 
     def mean(self, total: Tensor) -> Tensor:
-        """Return a sum over the counted targets, divided by their number.
-
-        The number is computed on the device, so the host does not wait for it.
-        """
+        """Return a sum divided by the number of counted targets, computed on the device."""
         return total / (self.targets != IGNORE_INDEX).sum().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -75,10 +63,7 @@ class Batch(NamedTuple):
 
 
 class ProcessGroup:
-    """The processes that score a network together.
-
-    This base class is a group of one process; a subclass stands for several processes.
-    """
+    """The processes that score a network together: one, or several in a subclass."""
 
     rank = 0
     size = 1
@@ -93,25 +78,8 @@ class ProcessGroup:
         return list(values)
 
 
-class Generate(Protocol):
-    """Greedy decoding, passed as an argument because tasks cannot import ``inference``."""
-
-    def __call__(
-        self,
-        model: Decoder,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        stop_tokens: Collection[int] = (),
-        new_cache: Callable[[int], KVCache] | None = None,
-    ) -> list[tuple[int, ...]]:
-        """Return the new tokens of each prompt of a batch, without the stop token.
-
-        ``new_cache`` makes a cache for a given maximum number of tokens; by default, the layers of
-        the decoder define the cache. A cache made by ``new_cache`` may also hold further inputs of
-        the decoder, such as the encoded source.
-        """
-        ...
+Generate = Callable[..., list[tuple[int, ...]]]
+"""The function ``inference.decoding.generate``, an argument because tasks cannot import it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +144,6 @@ class ShowsSamples(Protocol):
         ...
 
 
-class _Mapped(Protocol):
-    def attention_maps(self, inputs: Tensor, /) -> Tensor: ...
-
-
 class ClassificationTask(Generic[Config]):
     """A task whose network scores all possible answers, per position or once per sequence.
 
@@ -231,32 +195,42 @@ class ClassificationTask(Generic[Config]):
 
 
 def build_language_model(
-    network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
+    network: Network, seed: int, task: TaskConfig, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
     """Build a task's language model; ``more`` allows a vocabulary larger than the task's."""
-    exact = {} if more else {"vocabulary": vocabulary}
-    fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
-    fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
-    return build_network(fitting, LanguageModel, seed)
+    return build_network(
+        network,
+        seed,
+        LanguageModelConfig,
+        LanguageModel,
+        task=task.name,
+        exact={} if more else {"vocabulary": vocabulary},
+        least={"max_tokens": task.sequence_length, "vocabulary": vocabulary},
+    )
 
 
-def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network with its configuration's ``make``, or as a ``kind`` if it has none."""
-    make: Callable[[int], Built] | None = getattr(network, "make", None)
-    return kind(network, seed=seed) if make is None else make(seed)
+def build_encoder(
+    network: Network, seed: int, task: str, max_tokens: int, **exact: object
+) -> Encoder:
+    """Build an encoder for a task; its fields must equal those in ``exact``."""
+    least = {"max_tokens": max_tokens}
+    return build_network(network, seed, EncoderConfig, Encoder, task=task, exact=exact, least=least)
 
 
-def require_network(
+def build_network(
     network: Network,
-    kind: type[Kind],
-    task: str,
+    seed: int,
+    kind: type[Network],
+    built: type[Built],
     *,
+    task: str,
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
-) -> Kind:
-    """Return ``network`` if it is a ``kind`` whose fields suit a task; refuse any other.
+) -> Built:
+    """Build a network with its configuration's ``make``, or as ``built`` if it has none.
 
-    Fields must equal those in ``exact``, and be at least as large as those in ``least``.
+    The network must be a ``kind`` whose fields equal those in ``exact``, and are at least as large
+    as those in ``least``; any other is refused.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.
@@ -275,16 +249,15 @@ def require_network(
                 f"expected a network with {name} of at least {value:,} for task {task}, got "
                 f"{getattr(network, name):,}"
             )
-    return network
+    make: Callable[[int], Built] | None = getattr(network, "make", None)
+    return built(network, seed=seed) if make is None else make(seed)
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the attention maps of a network, ``[batch, layers, heads, rows, columns]``."""
-    if not hasattr(model, "attention_maps"):
-        raise TypeError(f"expected a network with attention maps, got {type(model).__name__}")
     with torch.inference_mode():
         inputs = inputs.to(next(model.parameters()).device)
-        return cast("_Mapped", model).attention_maps(inputs)
+        return cast("Any", model).attention_maps(inputs)
 
 
 def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:

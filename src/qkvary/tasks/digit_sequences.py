@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.rows import epoch_batch, random_words
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
@@ -21,9 +21,8 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Split,
     attention_maps,
-    build_network,
+    build_encoder,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -69,9 +68,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         """Build the encoder."""
         config = self.config
         exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
-        least = {"max_tokens": config.length}
-        fitting = require_network(network, EncoderConfig, config.name, exact=exact, least=least)
-        return build_network(fitting, Encoder, seed)
+        return build_encoder(network, seed, config.name, config.length, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
@@ -95,9 +92,8 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         """Return the attention weight on the column that holds the answer, between 0 and 1.
 
         This is the largest weight over all heads and layers, averaged over the positions of the
-        first 64 test sequences. For uniform attention over n tokens it is 1/n; for unrelated
-        attention it grows with the number of heads and layers, so only compare networks of the same
-        size.
+        first 64 test sequences. It grows with the number of heads and layers, so only compare
+        networks of the same size.
         """
         tokens = self._examples("test")[:MASS_EXAMPLES].long()
         maps = attention_maps(model, tokens)
@@ -137,9 +133,7 @@ def draw_digits(
 ) -> Tensor:
     """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
 
-    The splits are separate streams, so that the size of one does not affect another. With a
-    larger ``count``, the first sequences stay the same. All tasks and runs of this process share
-    the sequences, which take one byte per digit if possible.
+    The splits are separate streams. With a larger ``count``, the first sequences stay the same.
     """
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

@@ -2,22 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.networks import Network, VisionTransformerConfig
-from qkvary.arch.parts import check_choices, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages
-from qkvary.tasks.config_parts import (
-    ANOMALY_DATA_VERSION,
-    Accuracy,
-    AnomalyOrder,
-    ImageSplits,
-    check_sizes,
-    digest,
-)
+from qkvary.tasks.config_parts import Accuracy, TaskConfig, digest
+
+ImageSplits = Literal["clean", "as-published"]
+AnomalyOrder = Literal["shuffled", "last"]
 
 
 @stored("ImageTaskConfig")
@@ -29,6 +24,7 @@ class ImageTaskConfig(Accuracy):
     """
 
     module: ClassVar[str] = "qkvary.tasks.images"
+    answers: ClassVar[str] = "classes"
     name: str
     """The name of the data set; any name for a user's own images."""
     splits: ImageSplits = "clean"
@@ -49,6 +45,7 @@ class ImageTaskConfig(Accuracy):
     """A user's own images, as ``data.own_images.describe_images`` returns them."""
 
     def __post_init__(self) -> None:
+        TaskConfig.__post_init__(self)
         if self.own is None and self.name not in IMAGE_SETS:
             raise ValueError(
                 f"expected an image data set, got {self.name!r}; choices: {', '.join(IMAGE_SETS)}; "
@@ -59,8 +56,6 @@ class ImageTaskConfig(Accuracy):
                 "expected a new name and clean splits for images of your own, got "
                 f"{self.name!r} and {self.splits}"
             )
-        check_word("splits", self.splits, get_args(ImageSplits))
-        check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
         if self.validation_images >= self.images.train_images:
             raise ValueError(
                 f"task {self.name}: expected fewer validation_images than the "
@@ -87,11 +82,6 @@ class ImageTaskConfig(Accuracy):
         if isinstance(network, VisionTransformerConfig):
             return network.tokens
         raise ValueError(f"expected a VisionTransformerConfig for task {self.name}, got {network}")
-
-    def count_answers(self, network: Network) -> int:
-        """Return the number of classes."""
-        del network
-        return self.images.classes
 
     def check_data(self, report: Callable[[str], None]) -> None:
         """Check the images, or download them."""
@@ -126,8 +116,7 @@ class AnomalyTaskConfig(Accuracy):
     from the file when the study is loaded."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_sizes(self, "evaluation_batch_size")
+        TaskConfig.__post_init__(self)
         if self.features_sha256 is not None and not FEATURE_SETS[self.features].is_made_here:
             raise ValueError(
                 f"task anomaly: expected no features_sha256 with {self.features}, whose numbers "
@@ -151,7 +140,7 @@ class AnomalyTaskConfig(Accuracy):
         """sha256 of the features and the settings that determine the sets."""
         return digest(
             "anomaly",
-            ANOMALY_DATA_VERSION,
+            1,
             FEATURE_SETS[self.features].fingerprint,
             self.order,
             self.set_size,

@@ -17,7 +17,6 @@ from qkvary.data.images import load_images
 from qkvary.data.own_images import load_own_images
 from qkvary.data.rows import epoch_batch, permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
@@ -26,9 +25,9 @@ from qkvary.tasks.contract import (
     Split,
     build_network,
     example_maps,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
+from qkvary.tasks.image_config import ImageTaskConfig
 
 SAMPLES = 10
 
@@ -55,14 +54,10 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
     def build(self, network: Network, seed: int) -> VisionTransformer:
         """Build the vision transformer."""
-        about, config = self.config.images, self.config
-        exact = {
-            "image_size": config.image_size,
-            "channels": about.pixels.channels,
-            "classes": about.classes,
-        }
-        fitting = require_network(network, VisionTransformerConfig, config.name, exact=exact)
-        return build_network(fitting, VisionTransformer, seed)
+        about, size, name = self.config.images, self.config.image_size, self.config.name
+        kind = VisionTransformerConfig
+        exact = {"image_size": size, "channels": about.pixels.channels, "classes": about.classes}
+        return build_network(network, seed, kind, VisionTransformer, task=name, exact=exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next images of the epoch's shuffled order; drop a last partial batch."""
@@ -124,10 +119,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
-    """Return the row numbers of the training files to train on and to validate on, ascending.
-
-    The validation rows are None if the test images serve for validation.
-    """
+    """Return the rows to train on and to validate on; None to validate on the test images."""
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:
         return torch.arange(total), None
@@ -187,10 +179,7 @@ class _Resizing(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the bilinear resizing weights for a side of ``pixels`` pixels.
-
-    There is one set of weights for every crop that leaves out fewer than ``cuts`` pixels.
-    """
+    """Return the weights of all crops that leave out fewer than ``cuts`` of ``pixels`` pixels."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

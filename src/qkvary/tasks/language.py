@@ -38,13 +38,12 @@ SHOWN_TOKENS = 24
 class LanguageTask:
     """Predict every token of a window from the tokens before it.
 
-    Loss: cross entropy in nats per token. With ``packed``, every token of a window counts. With
-    ``padded-paper``, the separators that pad a short document count as well, as in paper 1.
+    Loss: cross entropy in nats per token. With ``padded-paper``, the separators that pad a short
+    document count as well, as in paper 1.
 
     With ``packed``, every token of a split but the first is scored once, up to the limits of the
     configuration, and the test split is scored a second time with one document per row. With
-    ``padded-paper``, every split has one document per row. A row holds only the first tokens of a
-    long document. The metrics are:
+    ``padded-paper``, every split has one document per row. The metrics are:
 
     - ``loss``, ``perplexity`` and ``bits_per_byte`` follow the protocol of the task, without
       padding (one separator per document is not padding);
@@ -83,7 +82,10 @@ class LanguageTask:
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""
         numbers = rows_of_step(step, batch_size, rows=self._train.rows, seed=seed, chosen=rows)
-        return self._make_batch(self._train, numbers)
+        documents = None
+        if self.config.document_mask and isinstance(self._train, PackedRows):
+            documents = self._train.documents(numbers)
+        return _make_batch(self._train.read(numbers), documents)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy of the counted tokens, in nats."""
@@ -92,11 +94,7 @@ class LanguageTask:
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split, or only its first tokens if the task sets a limit.
-
-        The test split is always scored with one document per row, and also in windows if the
-        protocol of the task is ``packed``.
-        """
+        """Score a split, or only its first tokens if the task sets a limit."""
         processes = context.processes
         part, config = self._split(split), self.config
         limit = config.test_tokens if split == "test" else config.validation_tokens
@@ -142,12 +140,11 @@ class LanguageTask:
             )
         return splits[name]
 
-    def _make_batch(self, source: PackedRows | PaddedRows, numbers: Rows) -> Batch:
-        tokens = torch.from_numpy(source.read(numbers))
-        documents = None
-        if self.config.document_mask and isinstance(source, PackedRows):
-            documents = torch.from_numpy(source.documents(numbers))
-        return Batch(tokens[:, :-1], tokens[:, 1:], documents)
+    def _cut(self, split: TokenSplit, starts: Rows, length: int) -> Batch:
+        """Return rows of ``length`` tokens from each of ``starts``."""
+        is_masked = self.config.document_mask
+        documents = split.documents_of(starts[:, None] + np.arange(length)) if is_masked else None
+        return _make_batch(split.gather(starts, length + 1), documents)
 
     # ---- scores
 
@@ -159,40 +156,28 @@ class LanguageTask:
         targets = min(split.tokens - 1, limit or split.tokens)
         whole, rest = divmod(targets, context)
         size = self.config.evaluation_batch_size
-        chunks = [np.arange(first, min(first + size, whole)) for first in range(0, whole, size)]
+        starts = np.arange(whole) * context
+        parts = [(starts[first : first + size], context) for first in range(0, whole, size)]
+        parts += [(np.array([whole * context]), rest)] if rest else []
         sums = np.zeros(len(_Sums._fields))
-        for number, weight in _batches_of_rank(len(chunks) + bool(rest), processes):
-            if number < len(chunks):
-                batch = self._make_batch(PackedRows(split, context), chunks[number])
-            else:
-                batch = self._remainder(split, whole * context, rest)
+        for number, weight in _batches_of_rank(len(parts), processes):
+            batch = self._cut(split, *parts[number])
             nats = _loss_sum(model, batch.to(device)).item()
             count, length = batch.targets.numel(), self._bytes_of(batch)
             sums += weight * np.array([nats, count, nats, count, length])
         return _Sums(*processes.all_reduce(sums.tolist()))
 
-    def _remainder(self, split: TokenSplit, start: int, count: int) -> Batch:
-        tokens = torch.from_numpy(split.read(start, count + 1))[None]
-        documents = None
-        if self.config.document_mask:
-            documents = torch.from_numpy(split.documents_of(np.arange(start, start + count)))[None]
-        return Batch(tokens[:, :-1], tokens[:, 1:], documents)
-
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row.
-
-        Sum the loss once over all targets including padding, and once over the targets that are not
-        padding.
-        """
+        """Score one document per row, with the padding and without it."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))
         size, sums = self.config.evaluation_batch_size, np.zeros(len(_Sums._fields))
         for number, weight in _batches_of_rank(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
-            batch = self._make_batch(source, numbers)
+            batch = _make_batch(source.read(numbers))
             lengths = torch.from_numpy(source.lengths(numbers))
             is_real = torch.arange(1, context + 1) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
@@ -215,6 +200,12 @@ class LanguageTask:
     def _print_token(self, token: int, after: int | None = None) -> str:
         text = self.tokenizer.piece(token, after=after).decode("utf-8", errors="replace")
         return text.replace("\n", "↵").replace(" ", "␣") or "¶"
+
+
+def _make_batch(rows: Rows, documents: Rows | None = None) -> Batch:
+    tokens = torch.from_numpy(rows)
+    numbers = None if documents is None else torch.from_numpy(documents)
+    return Batch(tokens[:, :-1], tokens[:, 1:], numbers)
 
 
 class _Sums(NamedTuple):

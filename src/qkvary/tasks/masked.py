@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.rows import LARGEST_COUNT, random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.nn.encoder import Encoder
@@ -18,9 +18,8 @@ from qkvary.tasks.contract import (
     Batch,
     ClassificationTask,
     Split,
-    build_network,
+    build_encoder,
     plain_example,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -58,9 +57,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         """Build the encoder; its vocabulary has one additional token for the mask."""
         size = len(self.alphabet)
         exact = {"pooling": "none", "vocabulary": size + 1, "classes": size}
-        least = {"max_tokens": self.config.context}
-        fitting = require_network(network, EncoderConfig, "masked", exact=exact, least=least)
-        return build_network(fitting, Encoder, seed)
+        return build_encoder(network, seed, self.config.name, self.config.context, **exact)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the logits and targets of the predicted characters, computing no others."""

@@ -30,18 +30,16 @@ windows."""
 class NumberTask(ClassificationTask[NumberTaskConfig]):
     """Predict every word of a window from the words before it.
 
-    The windows do not overlap. The targets of a window are its words shifted by one, so they
-    include the first word after the window. Loss and headline metric: mean cross entropy in nats
-    per word; ``accuracy`` is the share of correctly predicted words.
+    The windows do not overlap. Loss and headline metric: mean cross entropy in nats per word;
+    ``accuracy`` is the share of correctly predicted words.
 
-    ``as-published`` trains on the first 80 % of the windows and uses the remaining windows both for
-    validation and for testing. The remaining windows have only numbers above about 8,000, and the
-    first words of these numbers hardly occur in training. ``clean`` includes the number 8,000,
-    which is missing from the published data. Of every ten windows, the ninth is for validation and
-    the tenth is for testing, so that every split has numbers from all thousands.
+    ``as-published`` trains on the first 80 % of the windows and uses the remaining ones both for
+    validation and for testing: only numbers above about 8,000, whose first words hardly occur in
+    training. ``clean`` includes the number 8,000, which is missing from the published data, and has
+    numbers from all thousands in every split.
 
-    Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code. The code differs: it
-    scores randomly chosen whole batches of validation windows.
+    Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which scores randomly
+    chosen whole batches of validation windows.
     """
 
     def __init__(self, config: NumberTaskConfig) -> None:

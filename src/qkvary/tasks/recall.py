@@ -46,7 +46,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
-        tokens, pairs = self._examples("train")
+        tokens, pairs = _draw(self.config, "train")
         chosen = torch.tensor(order[rows])
         return _make_batch(tokens[chosen], pairs[chosen])
 
@@ -60,12 +60,12 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all sequences of a split."""
         size = max(1, EVALUATION_BATCH_TOKENS // self.config.length)
-        parts = (part.split(size) for part in self._examples(split))
+        parts = (part.split(size) for part in _draw(self.config, split))
         return (_make_batch(*some) for some in zip(*parts, strict=True))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation sequence; a query's target is its value."""
-        tokens, pairs = (part[:1] for part in self._examples("validation"))
+        tokens, pairs = (part[:1] for part in _draw(self.config, "validation"))
         return AttentionExample(
             maps=example_maps(model, tokens.long()),
             tokens=tuple(map(str, tokens[0].tolist())),
@@ -73,9 +73,6 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
                 None if pair == NO_ANSWER else 2 * pair + 1 for pair in pairs[0].tolist()
             ),
         )
-
-    def _examples(self, split: DataSplit) -> tuple[Tensor, Tensor]:
-        return _draw(self.config, split)
 
 
 def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
@@ -100,6 +97,4 @@ def _draw(config: RecallTaskConfig, split: DataSplit) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(drawn.tokens), torch.from_numpy(drawn.pairs)
 
 
-def load(config: RecallTaskConfig) -> RecallTask:
-    """Return the task."""
-    return RecallTask(config)
+load = RecallTask

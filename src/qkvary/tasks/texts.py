@@ -7,22 +7,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.labelled_texts import LabelledText, load_labelled_texts
 from qkvary.data.rows import random_indices
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.config import TextTaskConfig
-from qkvary.tasks.config_parts import TEXT_VOCABULARY
+from qkvary.tasks.config import TEXT_VOCABULARY, TextTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     Batch,
     ClassificationTask,
     Generate,
     Split,
-    build_network,
+    build_encoder,
     plain_example,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
 
@@ -50,9 +48,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder."""
         exact = {"pooling": "mean", "vocabulary": TEXT_VOCABULARY, "classes": len(self.labels)}
-        least = {"max_tokens": self.config.context}
-        fitting = require_network(network, EncoderConfig, "texts", exact=exact, least=least)
-        return build_network(fitting, Encoder, seed)
+        return build_encoder(network, seed, self.config.name, self.config.context, **exact)
 
     def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the logits of the labels; padding is masked."""

@@ -2,8 +2,8 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,34 +26,26 @@ from qkvary.tasks.contract import (
     Generate,
     Split,
     build_network,
-    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The tokens of one split: sources and targets, each with its begin and end tokens."""
-
-    sources: Sequence[Sequence[int]]
-    targets: Sequence[Sequence[int]]
+_Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""The tokens of sources and their targets, each with its begin and end tokens."""
 
 
 class TranslationTask:
-    """Translate sentences with an encoder-decoder.
+    """Translate sentences with an encoder-decoder; the vocabulary is that of the training split.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
     target, the end token included. With ``as-published``, ``loss`` also averages over padding
     tokens, whose loss is 0, and ``token_loss`` is the loss per real token.
 
-    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100. It
-    compares the translated sentences with the references as distributed. ``published_bleu`` is the
-    BLEU of paper 2's code, from 0 to 1: it compares words, treats all rare words as equal, and
-    counts the begin and end tokens, which inflates it.
-
-    The vocabulary comes from the training split alone.
+    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100.
+    ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it compares words, treats all
+    rare words as equal, and counts the begin and end tokens, which inflates it.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
     into words differs: the code uses spaCy.
@@ -80,16 +72,20 @@ class TranslationTask:
             "vocabulary": self.target_words.vocabulary,
             "padding": PADDING,
         }
-        least = {"max_tokens": self.config.max_tokens}
-        fitting = require_network(
-            network, EncoderDecoderConfig, "translation", exact=exact, least=least
+        return build_network(
+            network,
+            seed,
+            EncoderDecoderConfig,
+            EncoderDecoder,
+            task=self.config.name,
+            exact=exact,
+            least={"max_tokens": self.config.max_tokens},
         )
-        return build_network(fitting, EncoderDecoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next pairs of the epoch's shuffled order; drop a last partial batch."""
         pairs = self._splits["train"]
-        order = epoch_batch(len(pairs.sources), batch_size, step=step, seed=seed)
+        order = epoch_batch(len(pairs), batch_size, step=step, seed=seed)
         return self._make_batch(pairs, order.tolist(), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -110,13 +106,12 @@ class TranslationTask:
                 total, words = total + found, words + int(is_word.sum())
                 means.append(found / batch.counted)
             answers = self.translate(model, split, context.generate)
-        references = [sentence[1:-1] for sentence in pairs.targets]
         written = [self.target_words.decode(answer) for answer in answers]
         scores = {
             "bleu": sacrebleu_score(written, self.data.splits[split][self.config.target]),
             "published_bleu": word_bleu(
                 [self._mark(answer) for answer in answers],
-                [(BEGIN, *reference, END) for reference in references],
+                [target for _, target in pairs],
             ),
         }
         if self.config.protocol == "clean":
@@ -131,33 +126,33 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily.
+        """Translate the first ``most`` sources of a split greedily, and return their tokens.
 
-        Returns the tokens of each translation. Without ``generate``, or if the network has no
-        step-by-step decoding, every step runs the network on the whole translation so far.
+        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
+        network on the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
         device = next(model.parameters()).device
         longest, answers = self.config.max_tokens, list[tuple[int, ...]]()
-        pairs = self._splits[split]
-        asked = _Pairs(pairs.sources[:most], pairs.targets[:most])
         stepwise = network.config.cross_kind.make is None
         with torch.inference_mode():
-            for batch in self._batches(asked):
+            for batch in self._batches(self._splits[split][:most]):
                 source = cast("Tensor", batch.source).to(device)
                 if generate is None or not stepwise:
                     answers += _translate_whole(network, source, longest)
                     continue
-                memory, mask = network.encode(source)
+                encoded = network.encode(source)
+
+                def new_cache(limit: int, encoded: Any = encoded) -> EncoderDecoderCache:
+                    return EncoderDecoderCache(network.config, *encoded, max_tokens=limit)
+
                 answers += generate(
                     network,
                     [(BEGIN,)] * len(source),
                     max_new_tokens=longest,
                     stop_tokens=(END,),
-                    new_cache=lambda limit, memory=memory, mask=mask: EncoderDecoderCache(
-                        network.config, memory, mask, max_tokens=limit
-                    ),
+                    new_cache=new_cache,
                 )
         return answers
 
@@ -181,31 +176,28 @@ class TranslationTask:
         In cross attention, rows are words of the reference and columns words of the source; the
         other maps are the self-attention of encoder and decoder.
         """
-        if not isinstance(model, EncoderDecoder):
-            raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
-        pairs, device = self._splits["validation"], next(model.parameters()).device
-        source = torch.tensor([pairs.sources[0]], device=device)
-        target = torch.tensor([pairs.targets[0][:-1]], device=device)
+        source, target = self._splits["validation"][0]
+        device = next(model.parameters()).device
         with torch.inference_mode():
-            maps = model.attention_maps(target, source)
-        read, written = (
-            tuple(words.words[token].strip() for token in tokens)
-            for words, tokens in (
-                (self.source_words, pairs.sources[0]),
-                (self.target_words, pairs.targets[0][:-1]),
+            maps = cast("EncoderDecoder", model).attention_maps(
+                torch.tensor([target[:-1]], device=device), torch.tensor([source], device=device)
+            )
+        read = tuple(self.source_words.words[token].strip() for token in source)
+        written = tuple(self.target_words.words[token].strip() for token in target[:-1])
+        cross, encoder, decoder = (
+            AttentionExample(
+                kind=kind,
+                maps=found[0].float().cpu().numpy(),
+                tokens=tokens,
+                targets=(None,) * found.shape[-2],
+            )
+            for kind, found, tokens in (
+                ("cross attention", maps.cross, read),
+                ("encoder", maps.encoder, read),
+                ("decoder", maps.decoder, written),
             )
         )
-
-        def example(kind: str, maps: Tensor, tokens: tuple[str, ...]) -> AttentionExample:
-            targets = (None,) * maps.shape[-2]
-            shown = maps[0].float().cpu().numpy()
-            return AttentionExample(kind=kind, maps=shown, tokens=tokens, targets=targets)
-
-        others = (
-            example("encoder", maps.encoder, read),
-            example("decoder", maps.decoder, written),
-        )
-        return replace(example("cross attention", maps.cross, read), others=others)
+        return replace(cross, others=(encoder, decoder))
 
     def _encode(self, sentences: Sentences) -> _Pairs:
         config = self.config
@@ -223,17 +215,16 @@ class TranslationTask:
                 f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
                 f"one of {longest}: raise max_tokens"
             )
-        return _Pairs(sources, targets)
+        return list(zip(sources, targets, strict=True))
 
     def _batches(self, pairs: _Pairs) -> Iterator[Batch]:
         size = self.config.evaluation_batch_size
-        for start in range(0, len(pairs.sources), size):
-            yield self._make_batch(pairs, range(start, min(start + size, len(pairs.sources))))
+        for start in range(0, len(pairs), size):
+            yield self._make_batch(pairs, range(start, min(start + size, len(pairs))))
 
     def _make_batch(self, pairs: _Pairs, order: Sequence[int], rows: slice = ALL_ROWS) -> Batch:
         """Return pairs as tensors, padded to the longest pair of the whole batch."""
-        source = _pad([pairs.sources[index] for index in order])[rows]
-        target = _pad([pairs.targets[index] for index in order])[rows]
+        source, target = (_pad([pairs[index][side] for index in order])[rows] for side in (0, 1))
         targets = target[:, 1:]
         if self.config.protocol == "clean":
             # With as-published, padding counts as targets, which dilutes the loss.

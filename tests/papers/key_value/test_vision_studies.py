@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.studies.catalog import load_study
-from qkvary.tasks.config import ImageTaskConfig
+from qkvary.tasks.image_config import ImageTaskConfig
 from tests.conftest import Typed
 
 

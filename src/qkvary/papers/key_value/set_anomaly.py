@@ -5,7 +5,7 @@ from dataclasses import replace
 from qkvary.arch.networks import EncoderConfig
 from qkvary.papers.key_value.protocols import synthetic_network
 from qkvary.studies.study import Setting
-from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
+from qkvary.tasks.image_config import AnomalyOrder, AnomalyTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TestAt, TrainingConfig
 
 PLUS_FEATURES = 50

@@ -11,7 +11,7 @@ from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import ImageSplits, ImageTaskConfig
+from qkvary.tasks.image_config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, OptimizerName, ScheduleConfig, TrainingConfig
 
 EPOCHS: Mapping[ImageSetName, int] = {

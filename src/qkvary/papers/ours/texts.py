@@ -2,7 +2,7 @@
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, EncoderConfig
-from qkvary.tasks.config_parts import TEXT_VOCABULARY
+from qkvary.tasks.config import TEXT_VOCABULARY
 
 
 def text_network(

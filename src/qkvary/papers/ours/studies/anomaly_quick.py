@@ -6,7 +6,7 @@ from qkvary.data.feature_sets import FeatureSetName
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 from qkvary.papers.key_value.set_anomaly import set_network, set_training
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
+from qkvary.tasks.image_config import AnomalyOrder, AnomalyTaskConfig
 
 LAST = (
     "Where the anomaly is always the last image, a network that knows positions can answer "

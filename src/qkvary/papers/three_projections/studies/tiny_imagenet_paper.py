@@ -5,7 +5,7 @@ from dataclasses import replace
 from qkvary.papers.key_value.vision import trained_images, vision_floor, vit_base
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import ImageSplits, ImageTaskConfig
+from qkvary.tasks.image_config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 _BATCH_SIZE, _EPOCHS = 128, 50

@@ -6,7 +6,7 @@ from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 from qkvary.papers.key_value.vision import PUBLISHED_TABLES, vision_grid
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import ImageSplits
+from qkvary.tasks.image_config import ImageSplits
 
 _WHAT = (
     "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) as in the text of papers 1 "
