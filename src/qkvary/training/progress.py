@@ -151,7 +151,8 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
-        best = values["best"]
+        # States that were stored before runs could test their best step lack ``best``.
+        best = values.get("best")
         return cls(
             **{
                 **values,
