@@ -99,8 +99,8 @@ REFUSED = {
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected tasks, got only a prepared data set",
-        "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
+        "bytes --data text --against x": "expected --tasks with the options of tasks, got only a text",
+        "bytes --tasks piqa --fewshot -1": "fewshot: expected a whole number",
     },
     "export": {
         "learned --out new --to gguf": "that llama.cpp's GPT-2 can express, got the norm placement",

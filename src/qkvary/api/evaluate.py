@@ -1,12 +1,11 @@
 """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, overload
-
-from cyclopts import Parameter
 
 from qkvary.api.arguments import options, verb
 from qkvary.api.options import (
@@ -18,10 +17,9 @@ from qkvary.api.options import (
 )
 from qkvary.api.results import Result
 from qkvary.data.splits import DataSplit
-from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.text.numbers import Count, Reads, read_count
+from qkvary.text.numbers import Count, CountFromZero, Reads, read_count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
@@ -61,21 +59,8 @@ class Reading:
     lengths: Annotated[tuple[int, ...], Reads(_read_lengths, typed=tuple[str, ...])] = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
-    paper: Annotated[bool, Parameter(negative="--no-paper")] = False
+    paper: bool = False
     """Also score as the papers did: one document per row, padded with separators."""
-
-    def resolve(self, data: Texts) -> TextReading:
-        """Return the text and the settings of its windows."""
-        return TextReading(
-            data=data,
-            split=self.split,
-            tokens=self.tokens,
-            context=self.context,
-            stride=self.stride,
-            joined=self.joined,
-            lengths=self.lengths,
-            paper=self.paper,
-        )
 
 
 @options
@@ -84,24 +69,14 @@ class Asking:
 
     task_data: Path | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
-    fewshot: int | None = None
+    fewshot: CountFromZero | None = None
     """Solved examples before each question. If not given: 5, but 0 for lambada, and the task's own
     number for tasks that lm-eval downloads."""
-    limit: int | None = None
+    limit: Count | None = None
     """Number of questions per task, counted from the first; all if not given."""
     against: str | None = None
     """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
     consecutive words with its training split are counted, and the others scored separately."""
-
-    def resolve(self, tasks: tuple[str, ...]) -> TaskReading:
-        """Return the tasks and the settings of their prompts."""
-        return TaskReading(
-            tasks=tasks,
-            task_data=self.task_data,
-            fewshot=self.fewshot,
-            limit=self.limit,
-            against=self.against,
-        )
 
 
 @options
@@ -165,32 +140,31 @@ def evaluate(
             the network.
         DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
-    text = None if data is None else reading.resolve(data)
-    questions = None if tasks is None and asking == ASKING else asking.resolve(tasks or ())
-    if text is None and questions is None:
+    if not data and not tasks:
         raise UsageError("expected a text (--data) or --tasks, got neither")
+    if not tasks and asking != ASKING:
+        raise UsageError("expected --tasks with the options of tasks, got only a text")
     batch_size = batching.batch_size
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify
-    from qkvary.inference.evaluation.text_measurement import measure_text
+    from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, expand_tasks
+    from qkvary.inference.evaluation.text_measurement import load_text, measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
     # lm-eval and its libraries read these variables when they are first imported, below.
     if own_process and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    if own_process and questions is not None and not questions.others:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    asked = None
-    if questions is not None:
+    names, asked = expand_tasks(tasks or ()), None
+    if names:
+        if own_process and LOCAL_TASKS.keys() >= set(names):
+            os.environ["HF_HUB_OFFLINE"] = "1"
         require("lm_eval")
         from qkvary.inference.evaluation.task_measurement import prepare_tasks
 
-        asked = prepare_tasks(questions)
+        asked = prepare_tasks(names, **dataclasses.asdict(asking))
     # Whether a network that is passed in has a tokenizer is checked when the text is opened.
-    reads = (
-        text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
-    )
+    reads = bool(data) and isinstance(model, str | os.PathLike) and not is_prepared(data[0])
     loaded, name = open_checkpoint(model, tokenizer, batching, speaks=reads or bool(asked))
     document: dict[str, Any] = {
         "checkpoint": name,
@@ -198,9 +172,20 @@ def evaluate(
         "identity": identify(loaded.network, loaded.tokenizer),
     }
     found: list[Any] = []
-    if text is not None:
-        found += [measure_text(loaded, text, batch_size=batch_size, show_progress=show_progress)]
-        document |= text_data(found[-1])
+    if data:
+        scores = measure_text(
+            loaded,
+            load_text(loaded, data, split=reading.split, tokens=reading.tokens),
+            context=reading.context,
+            stride=reading.stride,
+            joined=reading.joined,
+            lengths=reading.lengths,
+            paper=reading.paper,
+            batch_size=batch_size,
+            show_progress=show_progress,
+        )
+        found.append(scores)
+        document |= {"data": list(map(str, data)), **text_data(scores)}
     if asked is not None:
         from qkvary.inference.evaluation.task_measurement import measure_tasks
 
