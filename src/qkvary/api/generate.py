@@ -15,7 +15,7 @@ from qkvary.api.options import (
 )
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, DecodeKernel
-from qkvary.costs.formats import parse_storage
+from qkvary.costs.formats import parse_options
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
     Completion,
@@ -142,7 +142,7 @@ class Decoding(NetworkOptions):
         from qkvary.nn.decoding.choice import pinned
 
         pinned(self.kernel)
-        storage = parse_storage(self.storage)
+        storage = parse_options(self.storage)
         return lambda tokens: make_cache(
             loaded.network, tokens, layout=self.layout, storage=storage, kernel=self.kernel
         )
