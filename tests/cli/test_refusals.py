@@ -95,7 +95,7 @@ REFUSED = {
         "rotary --data text --out pages.json": "--out with a file, got the folder pages.json",
         "rotary --data text --stride 34": "a stride from 1 to the context of 33",
         "rotary --data text --lengths 4M": "a document of more than 4194304",
-        "learned --data cats --context 99": "the learned positions of this network",
+        "learned --data sand --context 99": "the learned positions of this network",
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
