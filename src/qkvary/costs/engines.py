@@ -45,6 +45,7 @@ CHUNKS_IN_FLIGHT = 2
 asynchronous scheduling, 1 without it and before 0.26 (vllm-project/vllm#47728)."""
 GIB = 2**30
 
+
 def default_chunk(device: Device) -> int:
     """Return the prefill chunk of ``vllm serve`` on a device.
 

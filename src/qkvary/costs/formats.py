@@ -113,7 +113,7 @@ SCALE = _PLAIN["fp32"]
 
 
 def parse_format(text: str) -> Format:
-    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names."""
+    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), torch's names."""
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
     if name in _PLAIN:
