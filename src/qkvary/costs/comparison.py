@@ -97,10 +97,7 @@ def compare_model(
     encoder_tokens: int | None = None,
     decimal: bool = False,
 ) -> CostComparison:
-    """Derive the costs of a model and of variants: those in ``labels``, or those worth comparing.
-
-    The fields of the result have the meaning of the arguments with the same names.
-    """
+    """Derive the costs of a model and of variants, by default of those worth comparing."""
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)
     rows = compare_costs(
@@ -166,9 +163,7 @@ def compare_costs(
 
 def choose_context(model: Model, requested: int | None) -> int:
     """Return the requested context, or the model's maximum up to a limit."""
-    if requested is not None:
-        return requested
-    return min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+    return requested or min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
 
 
 def collect_notes(

@@ -66,10 +66,6 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         config: The network.
         length: Tokens of a sequence; ``None`` means the longest.
         dtype: The dtype of the cache.
-
-    Raises:
-        ValueError: for a length that is not positive, a missing length if the network has no
-            maximum, or an unknown dtype.
     """
     check_word("dtype", dtype, get_args(Dtype))
     model = as_model(config)
