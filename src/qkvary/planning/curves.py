@@ -114,6 +114,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     ]
     if not curves:
         return None
+    drawn = [name for curve in curves for name in curve.names]
     return CacheCurves(
         curves=tuple(sorted(curves, key=lambda curve: -curve.points[-1][1])),
         cache=cache,
@@ -124,9 +125,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         device=demand.device.title,
         memory_bytes=demand.device.memory_bytes,
         free_bytes=demand.usable_bytes - weight_bytes(model, demand.weights),
-        left_out=tuple(
-            name_row(row) for held, rows in found.items() if min(held) <= 0 for row in rows
-        ),
+        left_out=tuple(name for name in map(name_row, plan.candidates.rows) if name not in drawn),
     )
 
 
@@ -172,9 +171,8 @@ def _windows(model: Model) -> set[int]:
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
     """Return both ends of the context axis, and the contexts at which curves are computed.
 
-    The ends are powers of 2 that are chosen from the context, the model's maximum and its shortest
-    window. Curves are computed at four contexts per doubling, and at every context where a curve
-    may bend.
+    The ends are powers of 2. Curves are computed at four contexts per doubling, and at every
+    context where a curve may bend.
     """
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])

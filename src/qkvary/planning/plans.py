@@ -47,8 +47,7 @@ class Answer:
     """The cache of the given model as each engine allocates it, in the first format; none for
     training."""
     summary: tuple[str, ...]
-    """One sentence each on exact serving today, on a low-bit cache and on training; for a plan
-    of training, the variant to train."""
+    """The answer in sentences."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]
@@ -60,19 +59,14 @@ class Plan:
     """A question together with its answer, in the form that reports show."""
 
     model: Model
-    """The given model."""
     layers: str
     """The model's kinds of attention, in words."""
     candidates: Candidates
-    """The model and its variants."""
     demand: Demand
-    """The workload to serve, and the device."""
     formats: tuple[Format, ...]
     """The formats of the cache; charts show the first."""
     task: TaskKind
-    """The kind of task."""
     answer: Answer
-    """The answer for every variant."""
     regime: Regime | None
     """The settings of training; ``None`` for a serving plan."""
     notes: tuple[str, ...]
@@ -133,17 +127,11 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan serving for all candidates in all formats.
-
-    The report of exact savings and the comparison of engines use only the first format.
-    """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.
-    hidden_candidates = choose_candidates(model).rows
-    rows = serve_variants(
-        candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates
-    )
+    hidden = choose_candidates(model).rows
+    rows = serve_variants(candidates.rows, demand, formats, size=size, hidden_candidates=hidden)
     return Answer(
         rows=rows,
         savings=find_savings(
@@ -162,7 +150,6 @@ def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Fo
 def _answer_training(
     candidates: Candidates, demand: Demand, regime: Regime, task: TaskKind
 ) -> Answer:
-    """Plan the training of every candidate on one device."""
     # How the cache is stored does not matter here.
     distinct = [row for row in candidates.rows if row.saving is None]
     size = nearest_size(model_parameters(candidates.original.model).total)

@@ -78,10 +78,9 @@ class Quality:
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
-    """Return a variant's published change in perplexity relative to QKV.
+    """Return a variant's published change in perplexity relative to QKV; None without one.
 
-    Returns None if nothing was published for the variant at this size. The number in a GQA label
-    counts KV heads, so the papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
+    The papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
     """
     variant = canonical_label(label)
     table = _table(size)
@@ -113,10 +112,9 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def compare(
     places: Mapping[str, tuple[float, Quality]],
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
-    """Compare variants by cost and published quality.
+    """Return for each variant whether it is dominated, how certainly, and by which variants.
 
-    Returns for each variant whether it is dominated, how certainly, and by which variants. A
-    dominating variant costs no more and is no worse, and is strictly better in one of the two.
+    A dominating variant costs no more and is no worse, and is strictly better in one of the two.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -138,10 +136,7 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of a cache of ``tokens`` tokens with 16-bit entries.
-
-    The cache is that of the papers' model of this size, with the variant ``label`` as attention.
-    """
+    """Return the bytes of a cache of ``tokens`` tokens in the papers' model, in 16 bits."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 
