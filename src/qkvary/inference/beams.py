@@ -65,9 +65,9 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones. The request must be greedy, since beams
-    draw no random numbers. Scores are total log-probabilities divided by length to the power of
-    ``length_penalty``; 0 compares totals. The other arguments are those of ``decoding.stream``.
+    Stops when no live beam can overtake the finished ones. Scores are total log-probabilities
+    divided by length to the power of ``length_penalty``; 0 compares totals. The other arguments are
+    those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or
@@ -192,10 +192,6 @@ class _BeamSearch:
 
 
 def check_beams(beams: int) -> None:
-    """Check the number of beams.
-
-    Raises:
-        ValueError: if it is less than 1 or more than ``MOST_BEAMS``.
-    """
+    """Raise a ``ValueError`` unless the number of beams is from 1 to ``MOST_BEAMS``."""
     if not 1 <= beams <= MOST_BEAMS:
         raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")

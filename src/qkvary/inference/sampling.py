@@ -18,10 +18,7 @@ PerRow = Float[Tensor, "rows 1"]
 
 
 def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
-    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones.
-
-    Infinite results become the largest finite number.
-    """
+    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones."""
     changed = torch.where(logits > 0, logits / penalty, logits * penalty).nan_to_num()
     return torch.where(occurred, changed, logits)
 
@@ -32,10 +29,7 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep the ``count`` tokens with the highest logits; of equal ones, those of lowest index.
-
-    A count of 0 keeps all.
-    """
+    """Keep the ``count`` tokens with the highest logits, of equal ones the first; 0 keeps all."""
     keeps_all, count = count == 0, count.clamp(1, logits.shape[-1])
     last = logits.topk(int(count.max()), dim=-1).values.gather(-1, count - 1)
     higher, equal = logits > last, logits == last
@@ -45,10 +39,9 @@ def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the smallest set of most probable tokens whose probabilities sum to at least ``share``.
+    """Keep the fewest most probable tokens whose probabilities sum to at least ``share``.
 
-    At least one token is kept. Among equally probable tokens, those with the lowest indices are
-    kept. A share above 1 keeps all tokens.
+    Of equally probable tokens, the first are kept. A share above 1 keeps all tokens.
     """
     probabilities = torch.softmax(logits, dim=-1)
     # Only likely tokens are sorted: all others together hold less than 1 - share.
@@ -95,9 +88,9 @@ class Sampler:
         self._all_greedy = all(one.is_greedy for one in settings)
         self._temperature = self._column([one.temperature or 1.0 for one in settings])
         self._top_k = self._optional([one.top_k for one in settings], 0, torch.int64)
-        self._top_p = self._optional(
-            [None if one.top_p == 1 else one.top_p for one in settings], 2.0
-        )
+        # A share of 1 keeps every token, which rounding might prevent.
+        shares = [None if one.top_p == 1 else one.top_p for one in settings]
+        self._top_p = self._optional(shares, 2.0)
         self._min_p = self._optional([one.min_p or None for one in settings], 0.0)
         penalties = [one.repetition_penalty for one in settings]
         self._penalty = None if set(penalties) <= {1.0} else self._column(penalties)
@@ -153,10 +146,7 @@ class Sampler:
         return torch.tensor(values, dtype=dtype, device=self._device)[:, None]
 
     def _optional(
-        self,
-        values: Sequence[float | int | None],
-        neutral: float,
-        dtype: torch.dtype = torch.float64,
+        self, values: Sequence[float | None], neutral: float, dtype: torch.dtype = torch.float64
     ) -> Tensor | None:
         if all(value is None for value in values):
             return None
