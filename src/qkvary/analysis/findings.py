@@ -78,20 +78,15 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether a layer's forecast is not to be trusted.
-
-    That is so if a single tensor for key and value would change the layer too much.
-    """
+    """Return whether the change is too large for a layer's forecast to be trusted."""
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 
 def count_directions(head: KeyValueReading) -> int:
     """Return the number of directions that hold 99 % of the joint energy of key and value."""
     energies = accumulate(value**2 for value in head.spectrum)
-    return next(
-        (place for place, held in enumerate(energies, start=1) if held >= ENERGY),
-        len(head.spectrum),
-    )
+    fewer = sum(held < ENERGY for held in energies)
+    return min(fewer + 1, len(head.spectrum))
 
 
 def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> str:
@@ -193,7 +188,6 @@ def _nats(value: float) -> str:
 
 
 def _all_layers(number: int, total: int) -> str:
-    """Name the layers with separate keys and values, or all layers if every layer has them."""
     if number < total:
         return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"

@@ -21,7 +21,6 @@ class LayerStatistics:
     """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
-        """Start with empty sums. Layers are numbered from 1; ``seed`` determines all samples."""
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
         self.statistics = AttentionStatistics(attention)
@@ -93,10 +92,7 @@ class LayerStatistics:
 
 
 def _scaled_maps(attention: Attention) -> RoleMaps:
-    """Return the role maps, with the gains of query and key norms multiplied into them.
-
-    The norms' root mean squares, which depend on the token, are left out.
-    """
+    """Return the role maps, with the gains of query and key norms multiplied into them."""
     maps = make_role_maps(attention)
     scaled: list[LinearMap] = []
     for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm)):
@@ -119,10 +115,9 @@ def _compare(
 ) -> KeyValueReading:
     """Return the results of one KV head, counted from 0.
 
-    ``curvatures`` has the curvature of the loss with respect to keys and values, over the text and
-    over each half. ``queries`` has the moments of the query heads that share the KV head,
-    ``chance`` the overlap and explained share of random weights. ``turned`` has F U for keys and
-    values: F^T F is the covariance of the layer input, and U has random orthonormal columns.
+    ``curvatures`` are those over the text and over each half. ``queries`` has the moments of the
+    query heads that share the KV head, ``chance`` the overlap and explained share of random
+    weights. ``turned`` has F U for keys and values, where U has random orthonormal columns.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]

@@ -165,10 +165,7 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """The share of the value's output that the key would predict if the weights were random.
-
-        It is averaged over KV heads.
-        """
+        """``explained`` of random weights, averaged over KV heads."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
@@ -183,10 +180,7 @@ class LayerAnalysis:
 
     @property
     def score_change(self) -> float:
-        """The largest ``score_change`` of any KV head.
-
-        It says how much the scores change if one tensor replaces key and value.
-        """
+        """The largest ``score_change`` of any KV head."""
         return max(head.score_change for head in self.key_values)
 
 

@@ -46,7 +46,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Environment variables to add. API keys are here, where other users cannot read them."""
+    """Environment variables to add, among them the API key, which other users cannot read here."""
     health: str
     """The path that answers once the model is loaded."""
 
@@ -66,7 +66,6 @@ class Engine:
 
     title: str
     program: str
-    """The program to look for, unless the caller names another."""
     module: str
     """The Python module that serves, if the caller names a Python instead of the program."""
     missing: str

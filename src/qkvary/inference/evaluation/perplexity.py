@@ -45,9 +45,7 @@ class TextScore:
     """The score of a network on a text."""
 
     documents: int
-    """The number of documents."""
     windows: int
-    """The number of windows."""
     tokens: int
     """The number of predicted real tokens."""
     text_bytes: int
@@ -129,11 +127,7 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted.
-
-    Raises:
-        ValueError: if no token was predicted.
-    """
+    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted."""
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:

@@ -24,10 +24,7 @@ class Metric:
 
     @property
     def distance(self) -> float | None:
-        """The number of standard errors by which the score exceeds guessing.
-
-        The result is ``None`` where this number is undefined.
-        """
+        """The number of standard errors by which the score exceeds guessing, if it is defined."""
         if self.chance is None or not self.error > 0:
             return None
         return (self.value - self.chance) / self.error
@@ -87,7 +84,7 @@ class TaskMeasurement:
     def mean(self) -> Metrics | None:
         """The mean of the five tasks with equal weights; ``None`` unless all five were evaluated.
 
-        If a task has no accuracy per character, its plain accuracy is used.
+        Plain accuracy stands in for a missing accuracy per character.
         """
         if not set(FIVE) <= self.scores.keys():
             return None

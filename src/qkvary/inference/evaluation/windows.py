@@ -10,10 +10,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each of which starts from an empty context.
-
-    The windows are described by three arrays with one entry per window.
-    """
+    """Windows of tokens, each of which starts from an empty context: one array entry per window."""
 
     starts: Positions
     """The position of the first token of each window."""
