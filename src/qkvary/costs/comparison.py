@@ -33,8 +33,7 @@ class CostRow:
     decode_macs: MacCount
     """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
-    """MACs of a prompt as long as the context, with visible pairs only and logits for the last
-    token."""
+    """MACs of a prompt as long as the context, with visible pairs and logits for the last token."""
     square_macs: MacCount
     """MACs of a forward pass with all logits and all pairs of tokens, as the papers count them."""
     training_macs_per_token: float

@@ -25,8 +25,7 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_cache_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""What takes the largest part of a step's time: reading weights, reading the cache, or
-arithmetic."""
+"""What takes the largest part of a step's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,8 +89,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Bytes of the cache in each lower-bit format. These change the outputs: measure the
-    loss."""
+    """Bytes of the cache in each lower-bit format, which changes the outputs."""
 
 
 _EXPLANATIONS: dict[Method, str] = {

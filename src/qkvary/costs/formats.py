@@ -18,8 +18,7 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """Dtypes of computation."""
 
 DEFAULT_GROUP = 64
-"""Default number of values that share a scale (as in quantised caches of transformers,
-``q_group_size``)."""
+"""Default number of values that share a scale, as in quantised caches of transformers."""
 SCALE_BYTES = 4
 """Bytes per group: a 32-bit scale, or a 16-bit scale and a 16-bit zero point."""
 

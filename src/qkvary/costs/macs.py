@@ -27,15 +27,13 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""Which pairs of tokens are counted: all (as the papers and an explicit kernel do), or those that
-causality and the window leave visible."""
+"""The pairs of tokens that are counted: all, as the papers do, or those that no mask hides."""
 
 Logits = Literal["all", "last"]
 """Which tokens get logits: all, as in training, or only the last, as in a prefill."""
 
 TRAINING_FACTOR = 3
-"""MACs of a training step relative to its forward pass; the backward pass takes twice as many as
-the forward pass."""
+"""MACs of a training step relative to its forward pass: the backward pass takes twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

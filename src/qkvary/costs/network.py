@@ -23,8 +23,7 @@ class Costs:
     parameters: ParameterCount
     """Number of learned parameters by part."""
     square_macs: MacCount
-    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count and an
-    explicit kernel computes."""
+    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count."""
     visible_macs: MacCount
     """MACs of a forward pass with the pairs that causality and windows leave visible."""
     cache_bytes_per_token: int | None

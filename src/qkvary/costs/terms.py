@@ -17,8 +17,7 @@ class TermCost:
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
     """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
     absorbs_key: bool = True
-    """Whether the key's projection can be folded into the query, because the term does not change
-    keys or their products with the query."""
+    """Whether the key's projection can be folded into the query."""
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:

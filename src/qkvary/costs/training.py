@@ -39,8 +39,6 @@ LOGIT_BYTES = 8
 class TrainingPlan:
     """The training of one model on one device."""
 
-    tokens: int
-    """Tokens per sequence."""
     state_bytes: int
     """Bytes of weights, gradients and optimizer state."""
     sequence_bytes: int
@@ -54,8 +52,7 @@ class TrainingPlan:
     macs_per_token: float
     """MACs per token of forward and backward pass, with visible pairs and any recomputation."""
     tokens_per_second: float | None
-    """Tokens per second at the requested utilization; ``None`` if the device's rate is not
-    known."""
+    """Tokens per second, if the device's rate is known."""
 
 
 def plan_training(
@@ -103,7 +100,6 @@ def plan_training(
     per_token += per_token / TRAINING_FACTOR if checkpointing else 0.0
     rate = device.flops_per_second_16_bit
     return TrainingPlan(
-        tokens=tokens,
         state_bytes=state,
         sequence_bytes=sequence,
         checkpointing=checkpointing,

@@ -34,11 +34,9 @@ CONVERSION_PRICE = (
     "measured on SmolLM2-135M, the loss rises by 0.086 ± 0.006 nats per token without training and "
     "by 0.015 ± 0.005 after a million tokens of healing; an 8-bit cache adds 0.001"
 )
-"""The measured increase in loss when a conversion halves the cache
-(``studies/ours/cache-conversion``)."""
+"""Measured by the study ``cache-conversion``."""
 SMALL = 600_000_000
-"""Models with fewer parameters are compared with the papers' 300M networks, larger ones with their
-1.2B."""
+"""Models with fewer parameters are compared with the papers' 300M networks, others with 1.2B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +45,12 @@ class ServedVariant(Candidate):
 
     plan: ServingPlan
     state_bytes: int
-    """Bytes of one user's cache that do not grow with the context: the states of linear
-    attention."""
+    """Bytes of one user's cache that do not grow with the context."""
     quality: Quality | None
     """The published change of perplexity relative to QKV."""
     status: RowStatus
     """Whether another variant in the same format dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants that dominate this one: they need no more cache and are no worse."""
 
     @property
     def cache(self) -> Format:

@@ -23,8 +23,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 FEWEST_TOKENS = 16
 """The smallest possible start of the context axis, in tokens."""
 DEFAULT_FIRST = 1024
-"""The usual start of the context axis, in tokens; a window or a requested context that is shorter
-moves it."""
+"""The start of the context axis, in tokens, unless a window or the requested context is shorter."""
 MOST_DOUBLINGS = 24
 """The maximum length of the context axis in doublings."""
 Point = tuple[float, float]
@@ -76,7 +75,6 @@ class PublishedPoint(Quality):
     status: Status
     """Whether another variant of its size dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants that dominate this one: no larger cache and no worse quality."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

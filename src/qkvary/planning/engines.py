@@ -29,8 +29,7 @@ class EngineRow:
 
     engine: str
     user_bytes: int | None = None
-    """Bytes of one user's cache at the full context, over all devices of a replica; ``None`` if the
-    engine's rules do not cover the model."""
+    """Bytes of one user's cache on all devices; ``None`` if no rule covers the model."""
     users: int | None = None
     """Number of users whose cache fits into one replica next to the weights."""
     tokens: int | None = None

@@ -44,8 +44,7 @@ class Answer:
     savings: SavingsReport | None = None
     """The exact savings with the given weights; ``None`` for training."""
     engines: tuple[EngineRow, ...] = ()
-    """The cache of the given model as each engine allocates it, in the first format; none for
-    training."""
+    """The cache of the given model as each engine allocates it; none for training."""
     summary: tuple[str, ...]
     """The answer in sentences."""
     advice: tuple[str, ...]
