@@ -445,7 +445,7 @@ def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
     lm: Any = NetworkLM(model, ByteTokenizer(), batch_size=1)
     options = {"until": [str(n) for n in range(65)]}
     request = SimpleNamespace(args=("a", options), task_name="mine")
-    with pytest.raises(UsageError, match=r"at most 64 stop strings .*, got 65 in mine"):
+    with pytest.raises(ValueError, match="at most 64 stop strings, got 65"):
         lm.generate_until([request])
     found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
     assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)
