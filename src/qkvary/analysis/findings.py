@@ -13,8 +13,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Key and value count as about as alike as random ones if the two shares differ by less than
-this."""
+"""Up to this difference of shares, key and value count as about as alike as random ones."""
 LARGE_SCORE_CHANGE = 1.0
 """A second-order forecast is not trusted if scores change by more than this."""
 LARGE_FORECAST = 0.5
@@ -23,8 +22,7 @@ ENERGY = 0.99
 MOST_NAMED = 6
 """Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
-"""The text is called too short if the forecast is more than this many times the forecast on the
-text used to choose the tensors."""
+"""The text is too short if the forecast is more than this many times the fitted forecast."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The input's covariance is called uncertain with fewer tokens per channel than this."""
 

@@ -31,8 +31,7 @@ LONGEST_CONTEXT = 1024
 MAP_TOKENS = 48
 """Number of tokens at the start of the first window whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
-"""Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
-alike."""
+"""Minimum tokens per channel of a head; with fewer, even random keys and values seem alike."""
 
 FEWEST_TOKENS = 2
 """Minimum tokens per window: one to read and one to predict."""

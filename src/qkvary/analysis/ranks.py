@@ -13,8 +13,7 @@ from qkvary.nn.role_maps import RoleMaps
 
 SAMPLED_NUMBERS = 2**20
 MOST_SAMPLES = 64
-"""Maximum number of random matrices per shape; large ones stop at ``SAMPLED_NUMBERS`` entries in
-all."""
+"""Maximum number of random matrices per shape, with ``SAMPLED_NUMBERS`` entries in all."""
 
 
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:

@@ -32,8 +32,7 @@ class HeadMoments(NamedTuple):
     values: Float[Tensor, "rows head_dim"]
     """F W_V."""
     queries: Float[Tensor, "head_dim head_dim"]
-    """M_q: the second moment of the queries, with the score scale, summed over the query heads of
-    the group."""
+    """M_q: the second moment of the scaled queries, summed over the query heads of the group."""
     outputs: Float[Tensor, "head_dim head_dim"]
     """M_o: W_O W_O^T, summed over the query heads of the group."""
 

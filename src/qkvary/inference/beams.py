@@ -39,8 +39,7 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the number of tokens (with the stop token) to the power of the length
-    penalty."""
+    """``logprob`` divided by the length, stop token included, to the power of the length penalty."""
     text: str
     """The text before the stop string."""
     finish: Finish

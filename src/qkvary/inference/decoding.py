@@ -170,11 +170,8 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
 
 
 def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextManager[None]:
-    """Return a context in which torch uses one thread if there are few logits.
-
-    Other threads of torch would spin for a while after the work, and slow down those of the native
-    step.
-    """
+    """Return a context in which torch uses one thread if there are few logits."""
+    # Other threads of torch would spin after the work, and slow down those of the native step.
     return use_threads(1) if logits.numel() <= FEW_LOGITS else nullcontext()
 
 

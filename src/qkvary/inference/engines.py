@@ -1,8 +1,7 @@
 """Engines that serve a language model: llama.cpp and vLLM, how they are started and what they log.
 
-An engine is a separate program with an OpenAI-compatible server. This file has only what is
-needed to start it: its command, the format that it reads, and the lines in which it reports its
-cache. ``qkvary.inference.serving`` runs it.
+An engine is a separate program with an OpenAI-compatible server; ``qkvary.inference.serving`` runs
+it.
 """
 
 import os

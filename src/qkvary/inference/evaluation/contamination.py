@@ -25,8 +25,7 @@ _APOSTROPHES = str.maketrans("", "", "'’")
 def split_words(text: str) -> list[str]:
     """Return the words of a text: runs of letters and digits of any script, in lower case.
 
-    Apostrophes are removed, so that "don't" is one word; any other character separates words.
-    Letters with several Unicode spellings are normalised.
+    Apostrophes are removed, so that "don't" is one word. Unicode is normalised.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
@@ -47,8 +46,7 @@ class TrainingText:
     def find(self, questions: Sequence[str], *, on_progress: Progress = ignore) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
-        A shorter question counts if all its words occur consecutively in a document; a question
-        without words never does. ``on_progress`` counts the tokens of the set.
+        A shorter question counts if all its words occur consecutively in a document.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):

@@ -27,8 +27,7 @@ class LocalTask:
     """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
     shots: tuple[str, ...] = ()
-    """Possible files of few-shot examples: the first that exists is used, otherwise the file of the
-    questions."""
+    """Files of few-shot examples: the first that exists is used, or else that of the questions."""
     convert: Callable[[Row], Row]
     """Converts a row of the local file to the fields that the prompts use."""
     usual_shots: int = 5
@@ -79,9 +78,7 @@ def _arc(row: Row) -> Row:
 def _hellaswag(row: Row) -> Row:
     """Return the fields of a row as ``process_docs`` of lm-eval returns them.
 
-    The local copy already contains every change of ``process_docs`` except one: lm-eval capitalises
-    the unfinished sentence at the end of a context. "... on a roof. he" becomes "... on a roof.
-    He".
+    The local copy lacks one change: "... on a roof. he" becomes "... on a roof. He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))

@@ -1,6 +1,6 @@
 """Scores on tasks: metrics with standard errors and chance levels, and the mean of five tasks.
 
-This module only computes with scores; it needs neither networks nor lm-eval.
+Needs neither networks nor lm-eval.
 """
 
 import math
@@ -17,8 +17,7 @@ class Metric:
 
     value: float
     error: float = math.nan
-    """The standard error over questions; NaN for fewer than two questions, or if the value is not a
-    mean."""
+    """The standard error over questions; NaN for one question, or if the value is not a mean."""
     chance: float | None = None
     """The accuracy of guessing; ``None`` without choices."""
 
@@ -61,8 +60,7 @@ class TaskScore:
     shots_from: str | None = None
     """The local file of the few-shot examples, if any."""
     cut_prompts: float | None
-    """The share of prompts that were cut on the left to fit the network; ``None`` for a group, and
-    for tasks that score whole texts."""
+    """The share of prompts that were cut on the left to fit the network, if there are prompts."""
     version: str
     """The version of the task in lm-eval."""
     contamination: Contamination | None = None

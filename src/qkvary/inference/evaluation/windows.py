@@ -17,8 +17,7 @@ class Windows:
     lengths: Positions
     """Input tokens per window; the token after the last one is a target too."""
     known: Positions
-    """Targets at the beginning of each window that an earlier window has scored; they are context
-    only."""
+    """Targets at the beginning of each window that an earlier window has scored."""
 
     def __len__(self) -> int:
         return len(self.starts)
