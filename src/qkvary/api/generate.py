@@ -285,17 +285,15 @@ def _search(
     announce: Callable[[], None],
     open_texts: Callable[[], ShowText],
 ) -> Answers:
-    from qkvary.inference.beams import check_beams, search
+    from qkvary.inference.beams import search
 
-    beams = choosing.beams or 0
-    check_beams(beams)
     new_cache = decoding.cache_maker(loaded)
     announce()
     found = [
         search(
             loaded.network,
             request,
-            beams=beams,
+            beams=choosing.beams or 0,
             length_penalty=choosing.length_penalty,
             tokenizer=loaded.tokenizer,
             new_cache=new_cache,

@@ -28,14 +28,6 @@ class Device:
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
 
-    def __post_init__(self) -> None:
-        if self.memory_bytes < 1:
-            raise ValueError(f"expected a positive memory, got {self.memory_bytes} bytes")
-        for name in ("bandwidth_bytes_per_second", "flops_per_second_16_bit"):
-            rate = getattr(self, name)
-            if rate is not None and not 0 < rate < float("inf"):
-                raise ValueError(f"expected a positive {name} or None, got {rate}")
-
 
 def _device(
     name: str,

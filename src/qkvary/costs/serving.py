@@ -43,17 +43,10 @@ class Demand:
     """Numbers of devices that a replica may span, in ascending order."""
 
     def __post_init__(self) -> None:
-        if self.context < 1 or self.users < 1:
-            raise ValueError(
-                f"expected a context and users of at least 1, got {self.context} and {self.users}"
-            )
         if not 0 <= self.reserve < 1:
             raise ValueError(f"expected a reserve in [0, 1), got {self.reserve}")
         if self.price is not None and not 0 <= self.price < float("inf"):
             raise ValueError(f"expected a price of at least 0, got {self.price}")
-        sizes = self.replica_sizes
-        if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
-            raise ValueError(f"expected rising replica sizes of at least 1, got {sizes}")
 
     @property
     def usable_bytes(self) -> int:

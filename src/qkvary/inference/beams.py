@@ -39,7 +39,7 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the length, stop token included, to the power of the length penalty."""
+    """``logprob`` divided by the length, with the stop token, to the power of the penalty."""
     text: str
     """The text before the stop string."""
     finish: Finish
@@ -73,7 +73,8 @@ def search(
             if ``length_penalty`` is out of range.
         DivergedError: if the network gives logits that are not finite.
     """
-    check_beams(beams)
+    if not 1 <= beams <= MOST_BEAMS:
+        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
     if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
         raise ValueError(
             f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
@@ -84,7 +85,7 @@ def search(
             "expected a greedy request without repetition penalty for beams, got one that samples "
             "or penalises; choices: beams, or a temperature"
         )
-    check_requests(model, [request], tokenizer, chunk)
+    check_requests(model, [request], tokenizer)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
     spoken = usable_vocabulary(model, tokenizer)
     if request.max_new_tokens == 0:
@@ -188,9 +189,3 @@ class _BeamSearch:
         if self.tokenizer is None:
             return ""
         return detokenize(self.tokenizer, tokens, after=self.request.prompt[-1])
-
-
-def check_beams(beams: int) -> None:
-    """Raise a ``ValueError`` unless the number of beams is from 1 to ``MOST_BEAMS``."""
-    if not 1 <= beams <= MOST_BEAMS:
-        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")

@@ -61,7 +61,7 @@ def stream(
             stop strings are given without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
-    check_requests(model, requests, tokenizer, chunk)
+    check_requests(model, requests, tokenizer)
     if not deterministic_batch:
         return _decode(model, requests, tokenizer, chunk, new_cache)
     return _interleave([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
@@ -231,11 +231,9 @@ class _Row:
 
 
 def check_requests(
-    model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
+    model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None
 ) -> None:
     """Raise a ``ValueError`` unless a network can decode requests as one batch."""
-    if chunk < 1:
-        raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     config = model.config

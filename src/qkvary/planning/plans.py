@@ -5,11 +5,9 @@ Never imports torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
-from qkvary.arch.parts import check_word
 from qkvary.arch.published_quality import TASK_REMARKS
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.candidates import Candidates, choose_candidates
@@ -18,7 +16,6 @@ from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
-from qkvary.costs.training import Precision
 from qkvary.planning.advice import (
     Goal,
     ServedVariant,
@@ -98,14 +95,9 @@ def make_plan(
         decimal: Whether reports write memory in powers of ten.
 
     Raises:
-        ValueError: for an invalid label, an unknown goal or kind of task, or no format.
+        ValueError: for an invalid label.
     """
     regime = regime or Regime()
-    check_word("goal", goal, get_args(Goal))
-    check_word("task", task, get_args(TaskKind))
-    check_word("precision", regime.precision, get_args(Precision))
-    if not formats:
-        raise ValueError("expected at least one format of the cache, got none")
     candidates = choose_candidates(model, labels)
     serves = goal == "serving" and task == "causal" and model.is_causal
     notes = collect_notes(model, candidates, demand.context, encoder_tokens=demand.encoder_tokens)

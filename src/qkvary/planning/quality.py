@@ -7,13 +7,13 @@ imports torch.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from qkvary.arch.labels import canonical_label
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, QualityTable, Size
+from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, Size
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.text.printed import printed_interval, useful_decimals
@@ -83,7 +83,7 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
     The papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
     """
     variant = canonical_label(label)
-    table = _table(size)
+    table = LANGUAGE_MODELS[size]
     own, base = table.variants.get(variant), table.variants[BASELINE]
     if own is None:
         return None
@@ -105,7 +105,7 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
 
 def qualities(size: Size = "300M") -> tuple[Quality, ...]:
     """Return the published change in perplexity of every variant at this size, QKV first."""
-    found = (quality_of(label, size) for label in _table(size).variants)
+    found = (quality_of(label, size) for label in LANGUAGE_MODELS[size].variants)
     return tuple(quality for quality in found if quality is not None)
 
 
@@ -143,12 +143,6 @@ def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
 def change(before: float, after: float) -> float:
     """Return the relative change from ``before`` to ``after`` in percent."""
     return 100 * (after / before - 1)
-
-
-def _table(size: Size) -> QualityTable:
-    if size not in LANGUAGE_MODELS:
-        raise ValueError(f"expected one of the sizes {', '.join(get_args(Size))}, got {size!r}")
-    return LANGUAGE_MODELS[size]
 
 
 def _caveats(variant: str, size: Size) -> list[str]:

@@ -443,7 +443,7 @@ def test_what_is_ours_is_not_blamed_on_the_hub(
 
 def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
     lm: Any = NetworkLM(model, ByteTokenizer(), batch_size=1)
-    options = {"until": [str(n) for n in range(65)]}
+    options = {"until": [str(n) for n in range(65)], "max_gen_toks": 7}
     request = SimpleNamespace(args=("a", options), task_name="mine")
     with pytest.raises(ValueError, match="at most 64 stop strings, got 65"):
         lm.generate_until([request])
