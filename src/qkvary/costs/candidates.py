@@ -115,10 +115,7 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads.
-
-    Each number of KV heads comes with and without K=V.
-    """
+    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     layers = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]

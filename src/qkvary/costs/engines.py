@@ -203,15 +203,12 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
-    """Yield the latent, which every device keeps as a whole, and the key of an indexer.
-
-    The key has 8 bits and a scale for 128 channels. With an indexer, 8-bit latents have scales too,
-    and the rotated key has 16 bits (``fp8_ds_mla``).
-    """
+    """Yield the latent, which every device keeps as a whole, and the 8-bit key of an indexer."""
     if form.group is not None:
         raise ValueError(f"expected bf16 or fp8 for latents in vLLM, got {form.name}")
     rank, rope, index = attention.kv_rank, attention.rope_dim, attention.own_indexer
     held = (rank + rope) * form.bits // 8
+    # With an indexer, 8-bit latents have scales and a rotated key of 16 bits (``fp8_ds_mla``).
     if attention.indexer is not None and form.bits == 8:
         held = rank + SCALE_BYTES * (rank // 128) + 2 * rope
     yield _Spec(token_bytes=held, window=attention.window, is_latent=True)
@@ -250,10 +247,8 @@ def allocate_llama_cpp(
 ) -> LlamaCppCache:
     """Return the cache of a model as llama.cpp allocates it for all sequences together.
 
-    Keys and values are always stored separately, except for latents, which have no values (since
-    #19067). Windows shorten the cache only in networks with some full-attention layers: if every
-    layer has a window, as in Mistral 7B 0.1, llama.cpp keeps all tokens. int8 means the type q8_0,
-    int4 means q4_0.
+    Keys and values are stored separately, except for latents (since #19067). If every layer has a
+    window, as in Mistral 7B 0.1, llama.cpp keeps all tokens. int8 means the type q8_0, int4 q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments correspond to ``-c``,

@@ -262,11 +262,6 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
             )
         elif isinstance(attention, CompressedAttention):
             yield "shared-KV attention with one head keeps one tensor for keys and values"
-            if attention.compressor:
-                yield (
-                    f"summaries of {attention.compressor.rate} tokens each replace tokens beyond "
-                    f"the window of {attention.window:,}"
-                )
         elif isinstance(attention, RecurrentLayer):
             if attention.sums or attention.recent:
                 numbers = attention.sums + attention.recent

@@ -139,7 +139,7 @@ def forward_macs(
     """Return the MACs of one sequence: a forward pass of training, or the prefill of a prompt.
 
     Args:
-        model: Any model.
+        model: The model.
         tokens: Tokens of the sequence; with an encoder, only the decoder's tokens.
         pairs: The pairs of tokens that are counted.
         logits: The tokens that get logits.
@@ -332,10 +332,7 @@ def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a key or value whose projection is absorbed.
-
-    The query absorbs the projection of a key; the output projection absorbs that of a value.
-    """
+    """Return the MACs of a key or value whose projection the query or the output absorbs."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -421,10 +418,8 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
 
 
 def _crossing_macs(config: AttentionConfig) -> int:
-    """Return the MACs of a decoder token in cross attention, without keys and values.
-
-    The query is projected from decoder tokens, even if it shares the projection of the key.
-    """
+    """Return the MACs of a decoder token in cross attention, without keys and values."""
+    # The query is projected from decoder tokens, even if it shares the projection of the key.
     query = config.variant.sharing.query
     again = projection_macs_per_token(config, query) if query in _stored(config) else 0
     return again + _query_and_output_macs(config)

@@ -194,8 +194,7 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 def _projected_numbers(attention: ProjectedAttention) -> int:
     """Return the numbers per token of queries, keys, values and weighted sums, each tensor once.
 
-    A projection that is read both rotated and unrotated becomes two tensors; so does a projection
-    that is normalised.
+    A projection that is read both rotated and unrotated, or normalised, becomes two tensors.
     """
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing

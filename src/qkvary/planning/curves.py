@@ -167,17 +167,14 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return both ends of the context axis, and the contexts at which curves are computed.
-
-    The ends are powers of 2. Curves are computed at four contexts per doubling, and at every
-    context where a curve may bend.
-    """
+    """Return both ends of the context axis, which are powers of 2, and the contexts to compute."""
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
     low = max(low, high >> MOST_DOUBLINGS)
     first, last = low.bit_length() - 1, high.bit_length() - 1
+    # Four contexts per doubling, and every context where a curve may bend.
     regular = {round(2 ** (quarter / 4)) for quarter in range(4 * first, 4 * last + 1)}
     bends = {context, model.max_tokens or context}
     bends |= {window + shift for window in windows for shift in (-1, 0)}

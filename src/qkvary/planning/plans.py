@@ -87,7 +87,7 @@ def make_plan(
     Args:
         model: The model.
         demand: The workload and the device.
-        formats: The formats of the cache.
+        formats: The formats of the cache, at least one.
         labels: The variants, or their labels; if empty, those worth comparing.
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
