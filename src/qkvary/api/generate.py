@@ -18,13 +18,14 @@ from qkvary.arch.caches import CacheLayout, DecodeKernel
 from qkvary.costs.formats import parse_options
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
+    DEFAULT_TOKENS,
     Completion,
     Event,
     Request,
     Sampling,
     collect,
+    encode_prompt,
     group_requests,
-    make_requests,
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
@@ -207,16 +208,20 @@ def generate(
     loaded, _ = open_checkpoint(model, tokenizer, decoding, speaks=True)
     own = cast("Tokenizer", loaded.tokenizer)
     prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
-    requests = make_requests(
-        own,
-        prompts,
-        max_tokens=loaded.network.config.max_tokens,
-        tokens=tokens,
-        sampling=sampling,
-        stop=choosing.stop,
-        seed=choosing.seed,
-        logprobs=choosing.logprobs,
-    )
+    requests: list[Request] = []
+    for text in prompts:
+        encoded = encode_prompt(own, text)
+        room = max(0, loaded.network.config.max_tokens + 1 - len(encoded))
+        request = Request(
+            prompt=encoded,
+            max_new_tokens=min(DEFAULT_TOKENS, room) if tokens is None else tokens,
+            sampling=sampling,
+            stop=choosing.stop,
+            stop_tokens=own.ends,
+            seed=choosing.seed,
+            logprobs=choosing.logprobs,
+        )
+        requests.append(request)
     notice = decoding.notice(loaded)
 
     def announce() -> None:

@@ -119,40 +119,6 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tokens
 
 
-def make_requests(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    *,
-    max_tokens: int,
-    tokens: int | None,
-    sampling: Sampling,
-    stop: tuple[str, ...],
-    seed: int,
-    logprobs: bool,
-) -> list[Request]:
-    """Return one request per text, each for ``tokens`` new tokens.
-
-    If ``tokens`` is None, each request generates as many tokens as the model still has positions
-    for, at most 256.
-    """
-    requests: list[Request] = []
-    for text in texts:
-        prompt = encode_prompt(tokenizer, text)
-        room = min(DEFAULT_TOKENS, max(0, max_tokens + 1 - len(prompt)))
-        requests.append(
-            Request(
-                prompt=prompt,
-                max_new_tokens=room if tokens is None else tokens,
-                sampling=sampling,
-                stop=stop,
-                stop_tokens=tokenizer.ends,
-                seed=seed,
-                logprobs=logprobs,
-            )
-        )
-    return requests
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """The result of one step for one request."""
