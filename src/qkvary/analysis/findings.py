@@ -9,7 +9,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis, NetworkAnalysis
-from qkvary.text.names import count, listed
+from qkvary.text.names import count
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
@@ -19,8 +19,6 @@ LARGE_SCORE_CHANGE = 1.0
 LARGE_FORECAST = 0.5
 """A second-order forecast is not trusted if it exceeds this, in nats per token."""
 ENERGY = 0.99
-MOST_NAMED = 6
-"""Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
 """The text is too short if the forecast is more than this many times the fitted forecast."""
 TOKENS_PER_INPUT_CHANNEL = 10
@@ -115,10 +113,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
         )
     if lost:
         total = _nats(sum(layer.forecast for layer in lost))
-        if trusted:
-            numbers = listed([str(layer.number) for layer in lost])
-            noun = "layer" if len(lost) == 1 else "layers"
-            where = f"{len(lost)} layers" if len(lost) > MOST_NAMED else f"{noun} {numbers}"
+        where = count(len(lost), "layer") if trusted else where
         most = max(layer.score_change for layer in lost)
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "

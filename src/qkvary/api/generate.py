@@ -27,12 +27,10 @@ from qkvary.inference.requests import (
     encode_prompt,
     group_requests,
 )
-from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath
-from qkvary.text.names import count
 from qkvary.text.numbers import CountFromZero
 
 if TYPE_CHECKING:
@@ -233,14 +231,9 @@ def generate(
     show = partial(open_texts, prompts)
     answers, beams = compute(loaded, requests, choosing, decoding, announce, show)
     report = generation_report(own, prompts, requests, answers, beams)
-    replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
-    warning = (
-        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
-        f"{count(replaced, 'place')}"
-    )
     texts = Texts(map(Text, (answer.text for answer in answers)))
     found = texts if isinstance(prompt, list | tuple) else texts[0]
-    found.result = Result(tuple(answers), report, notices=(warning,) * bool(replaced))
+    found.result = Result(tuple(answers), report)
     return found
 
 

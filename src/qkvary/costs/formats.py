@@ -98,10 +98,6 @@ _ALIASES = {
     "float32": "fp32",
     "bfloat16": "bf16",
     "float16": "fp16",
-    "half": "fp16",
-    "float8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
 }
 FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 """The names that a user can choose from."""

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 from qkvary.data.tokenizers import Tokenizer
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 
 class TextStream:
     """The text of one request, built token by token.
@@ -60,12 +58,6 @@ def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")
-
-
-def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
-    """Return the number of replacement characters in a text that stand for invalid UTF-8."""
-    written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
-    return max(0, text.count(REPLACEMENT) - written)
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:
