@@ -117,9 +117,8 @@ def evaluate(
 ) -> Result[Any]:
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
-    Perplexity is per token of the text, without padding, and per byte; ``paper`` adds the
-    perplexity of the papers, which counts padding. Accuracies come with their standard errors and
-    their distance from guessing.
+    Perplexity is per token of the text, without padding, and per byte; ``paper`` adds that of the
+    papers, which counts padding. Accuracies come with their standard errors.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
@@ -173,19 +172,10 @@ def evaluate(
     }
     found: list[Any] = []
     if data:
-        scores = measure_text(
-            loaded,
-            load_text(loaded, data, split=reading.split, tokens=reading.tokens),
-            context=reading.context,
-            stride=reading.stride,
-            joined=reading.joined,
-            lengths=reading.lengths,
-            paper=reading.paper,
-            batch_size=batch_size,
-            show_progress=show_progress,
-        )
-        found.append(scores)
-        document |= {"data": list(map(str, data)), **text_data(scores)}
+        given = dataclasses.asdict(reading) | {"batch_size": batch_size}
+        text = load_text(loaded, data, split=given.pop("split"), tokens=given.pop("tokens"))
+        found.append(measure_text(loaded, text, **given, show_progress=show_progress))
+        document |= {"data": list(map(str, data)), **text_data(found[-1])}
     if asked is not None:
         from qkvary.inference.evaluation.task_measurement import measure_tasks
 

@@ -74,11 +74,8 @@ class ServingPlan:
     """How one model, with its cache in one format, serves a demand."""
 
     cache: Format
-    """The number format of the cache."""
     weight_bytes: int
-    """Bytes of the weights of the whole model."""
     user_bytes: int
-    """Bytes of one user's cache at the full context."""
     longest_context: int | None
     """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
@@ -88,7 +85,6 @@ class ServingPlan:
     devices: int | None = None
     """Number of devices for all users."""
     price_per_month: float | None = None
-    """The price of all devices per month."""
     fills: Fills | None = None
     """What takes most of a replica's memory at this demand; ``None`` if nothing fits."""
     step: DecodeStep | None = None

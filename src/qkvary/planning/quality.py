@@ -44,7 +44,6 @@ class Quality:
     """The published change of a variant's validation perplexity relative to QKV."""
 
     variant: str
-    """The canonical label of the variant."""
     size: Size
     change_percent: float
     """The change of perplexity in percent, recomputed from the two published perplexities."""
