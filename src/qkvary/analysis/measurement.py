@@ -35,8 +35,6 @@ TOKENS_PER_HEAD_CHANNEL = 4
 
 FEWEST_TOKENS = 2
 """Minimum tokens per window: one to read and one to predict."""
-FEWEST_WINDOWS = 2
-"""Minimum number of windows for a forecast: one half chooses a tensor, the other evaluates it."""
 
 
 def analyze_network(
@@ -174,7 +172,8 @@ def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
 
 def _choose_context(network: LanguageModel, tokens: int, requested: int | None) -> int:
     config = network.config
-    part = max(FEWEST_TOKENS, tokens // FEWEST_WINDOWS)
+    # A forecast needs two windows: one chooses a tensor, the other evaluates it.
+    part = max(FEWEST_TOKENS, tokens // 2)
     context = requested or min(config.max_tokens, LONGEST_CONTEXT, part)
     if not FEWEST_TOKENS <= context <= config.max_tokens:
         raise UsageError(

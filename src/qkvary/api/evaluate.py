@@ -172,7 +172,7 @@ def evaluate(
     }
     found: list[Any] = []
     if data:
-        given = dataclasses.asdict(reading) | {"batch_size": batch_size}
+        given: dict[str, Any] = {**dataclasses.asdict(reading), "batch_size": batch_size}
         text = load_text(loaded, data, split=given.pop("split"), tokens=given.pop("tokens"))
         found.append(measure_text(loaded, text, **given, show_progress=show_progress))
         document |= {"data": list(map(str, data)), **text_data(found[-1])}
