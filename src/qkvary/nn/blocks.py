@@ -97,12 +97,11 @@ class Block(nn.Module):
         *,
         layout: Layout,
         cache: LayerCache | None = None,
-        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
         placement, before = self.config.norm_placement, x
         read = self.attention_input(x)
-        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        mixed = self.attention(read, layout=layout, cache=cache)
         x = self.add_attention(read if placement == "stream" else x, mixed)
         if placement.startswith("post"):
             x = self.attention_norm(x)
@@ -195,15 +194,11 @@ class Stack(nn.Module):
         *,
         layout: Layout,
         cache: KVCache | None = None,
-        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks and the final norm, if layers with a state support the call."""
+        """Apply all blocks and the final norm."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, layer_cache in zip(self.layers, caches, strict=True):
-            if layer_cache is not None and layer_cache.state is not None:
-                block.attention.check_state(layout)
-        for block, layer_cache in zip(self.layers, caches, strict=True):
-            x = self._apply_block(block, x, layout=layout, cache=layer_cache, kernel=kernel)
+            x = self._apply_block(block, x, layout=layout, cache=layer_cache)
         return x if self.final_norm is None else self.final_norm(x)
 
     @property

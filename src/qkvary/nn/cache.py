@@ -19,7 +19,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.cache_storage import PreallocatedStore, StateStore, TokenStore, make_store
-from qkvary.nn.decoding.choice import pinned
+from qkvary.nn.decoding.choice import LAYER, pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
@@ -63,9 +63,10 @@ class LayerCache:
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
-        self.kernel = pinned(options.kernel)
-        """The kernel that computes attention for a few new tokens, unless a call names another
-        kernel."""
+        kernel = pinned(options.kernel)
+        self.kernel = None if kernel == LAYER else kernel
+        """The kernel that computes attention for a few new tokens; None for the layer's own
+        computation."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
         self._length = 0

@@ -31,7 +31,6 @@ class Decoder(Protocol):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"]:
         """Return the logits of the next token at every position."""
@@ -42,7 +41,6 @@ class Decoder(Protocol):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Return the hidden states after the last layer.
@@ -50,8 +48,6 @@ class Decoder(Protocol):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
             attention_mask: True for real tokens; covers those that the cache has seen and new ones.
         """
         ...

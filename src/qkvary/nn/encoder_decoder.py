@@ -82,9 +82,14 @@ class EncoderDecoderCache(KVCache):
                 "of the target"
             )
         super().__init__(config.layers, max_tokens=max_tokens, options=options)
-        self.memory, self.memory_mask = memory, memory_mask
-        self.memory_layout = _lay_memory(memory, memory_mask)
         self.cross = KVCache(config.cross)
+        self._set_memory(memory, memory_mask)
+
+    def _set_memory(self, memory: Tensor, mask: Tensor) -> None:
+        self.memory, self.memory_mask = memory, mask
+        self.memory_layout = Layout(
+            new_tokens=memory.shape[1], device=memory.device, attention_mask=mask
+        )
 
     @property
     def nbytes(self) -> int:
@@ -95,12 +100,7 @@ class EncoderDecoderCache(KVCache):
         """Replace row i by row ``rows[i]``, including its source."""
         super().reorder(rows)
         self.cross.reorder(rows)
-        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
-        self.memory_layout = _lay_memory(self.memory, self.memory_mask)
-
-
-def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
-    return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
+        self._set_memory(self.memory[rows], self.memory_mask[rows])
 
 
 class DecoderBlock(Block):
@@ -117,13 +117,12 @@ class DecoderBlock(Block):
         *,
         layout: Layout,
         cache: LayerCache | None = None,
-        kernel: str | None = None,
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply the sublayers. Cross attention is skipped if ``memory`` is None."""
         read = self.attention_norm(x)
-        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        mixed = self.attention(read, layout=layout, cache=cache)
         x = self.add_attention(x, mixed)
         if memory is not None:
             x = self.add_attention(
@@ -157,7 +156,6 @@ class DecoderStack(Stack):
         layout: Layout,
         memory: Memory,
         cache: EncoderDecoderCache | None = None,
-        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks."""
         for index, block in enumerate(self.blocks):
@@ -166,7 +164,6 @@ class DecoderStack(Stack):
                 x,
                 layout=layout,
                 memory=memory,
-                kernel=kernel,
                 cache=None if cache is None else cache.layers[index],
                 cross_cache=None if cache is None else cache.cross.layers[index],
             )
@@ -225,7 +222,6 @@ class EncoderDecoder(nn.Module):
         targets: Int[Tensor, "batch tokens"] | None = None,
         smoothing: float = 0.0,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
@@ -234,9 +230,7 @@ class EncoderDecoder(nn.Module):
         returned, with label smoothing by ``smoothing`` (:func:`smoothed_loss_sum`). All other
         arguments are those of ``features``.
         """
-        features = self.features(
-            tokens, source=source, cache=cache, kernel=kernel, attention_mask=attention_mask
-        )
+        features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
         if targets is None:
             return self.head(features)
         return smoothed_loss_sum(
@@ -256,8 +250,8 @@ class EncoderDecoder(nn.Module):
         Raises:
             ValueError: if the source is longer than ``max_tokens``.
         """
-        x, layout, mask = self._read_source(source)
-        return self.encoder(x, layout=layout), mask
+        x, layout = self._read_source(source)
+        return self.encoder(x, layout=layout), source != self.config.padding
 
     def features(
         self,
@@ -265,7 +259,6 @@ class EncoderDecoder(nn.Module):
         *,
         source: Int[Tensor, "batch source"] | None = None,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Return the hidden states after the last layer of the decoder.
@@ -275,8 +268,6 @@ class EncoderDecoder(nn.Module):
             source: Ids of the source, padding included. None if a cache is given, because the cache
                 has the encoded source.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
             attention_mask: True for the target's real tokens, both cached and new.
 
         Raises:
@@ -284,7 +275,7 @@ class EncoderDecoder(nn.Module):
                 sequence longer than ``max_tokens``.
         """
         if source is not None and cache is None:
-            x, own, _ = self._read_source(source)
+            x, own = self._read_source(source)
             states, cached = self.encoder(x, layout=own), 0
         elif source is None and isinstance(cache, EncoderDecoderCache):
             states, own, cached = cache.memory, cache.memory_layout, cache.length
@@ -296,7 +287,7 @@ class EncoderDecoder(nn.Module):
         layout = make_layout(self.config, tokens, cached, attention_mask=attention_mask)
         memory = Memory(states, own.with_queries(layout.query_positions))
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Compute logits from hidden states."""
@@ -312,20 +303,18 @@ class EncoderDecoder(nn.Module):
         self, tokens: Int[Tensor, "batch tokens"], source: Int[Tensor, "batch source"]
     ) -> AttentionMaps:
         """Return the attention probabilities of every layer, without dropout."""
-        x, own, mask = self._read_source(source)
+        x, own = self._read_source(source)
         read = self.encoder.attention_maps(x, layout=own)
         states = self.encoder(x, layout=own)
         layout = make_layout(self.config, tokens)
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        memory = Memory(states, layout.over(states, mask))
+        memory = Memory(states, own.with_queries(layout.query_positions))
         return AttentionMaps(read, *self.decoder.maps(x, layout=layout, memory=memory))
 
-    def _read_source(self, source: Tensor) -> tuple[Tensor, Layout, Tensor]:
-        """Return the embedded source, its layout, and the mask of its real tokens."""
-        mask = source != self.config.padding
-        layout = make_layout(self.config, source, attention_mask=mask)
-        x = self._embed(source, layout, self.source_embedding, self.source_positions)
-        return x, layout, mask
+    def _read_source(self, source: Tensor) -> tuple[Tensor, Layout]:
+        """Return the embedded source, and a layout that masks its padding."""
+        layout = make_layout(self.config, source, attention_mask=source != self.config.padding)
+        return self._embed(source, layout, self.source_embedding, self.source_positions), layout
 
     def _embed(
         self, tokens: Tensor, layout: Layout, embedding: Tensor, positions: Tensor | None

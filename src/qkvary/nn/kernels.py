@@ -70,19 +70,19 @@ class Core:
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         *,
         training: bool,
-        decode_kernel: str = "layer",
+        decode_kernel: str | None = None,
         state: StateStore | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; ``layer``
+        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; None
         means the same computation as without a cache. ``state`` has the sums over the earlier
         tokens, if the core keeps a state.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
             return self._mix_with_state(scores, value, state)
-        if decode_kernel != "layer" and self.is_plain and not training and self._is_short(layout):
+        if decode_kernel is not None and self._is_decoded(layout, training=training):
             content, bias = scores.take_rope()
             query, key, scale = content.fold()
             valid = layout.attention_mask
@@ -103,15 +103,17 @@ class Core:
         """
         raise NotImplementedError
 
-    def _is_short(self, layout: Layout) -> bool:
-        """Return whether decoding kernels support a call without gradients.
+    def _is_decoded(self, layout: Layout, *, training: bool) -> bool:
+        """Return whether decoding kernels support a call.
 
         The call must have few queries, and each of them must see all earlier keys.
         """
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
         return (
-            variant.stride is None
+            self.is_plain
+            and not training
+            and variant.stride is None
             and (variant.window is None or layout.num_keys <= variant.window)
             and layout.num_queries <= MOST_DECODED
             and layout.document_ids is None

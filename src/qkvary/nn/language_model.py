@@ -1,7 +1,6 @@
 """The decoder-only language model."""
 
 import math
-from typing import overload
 
 import torch
 import torch.nn.functional as F
@@ -28,28 +27,6 @@ class LanguageModel(nn.Module):
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
-
-    @overload
-    def __init__(
-        self,
-        config: LanguageModelConfig | str,
-        *,
-        variant: AnyVariant | str | None = None,
-        seed: int = 0,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        num_layers: int,
-        vocabulary: int,
-        max_tokens: int,
-        variant: AnyVariant | str = "QKV",
-        seed: int = 0,
-    ) -> None: ...
 
     def __init__(
         self,
@@ -106,7 +83,6 @@ class LanguageModel(nn.Module):
         *,
         targets: Int[Tensor, "batch tokens"] | None = None,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
@@ -119,7 +95,6 @@ class LanguageModel(nn.Module):
         features = self.features(
             tokens,
             cache=cache,
-            kernel=kernel,
             attention_mask=attention_mask,
             positions=positions,
             document_ids=document_ids,
@@ -131,7 +106,6 @@ class LanguageModel(nn.Module):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
@@ -141,8 +115,6 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
             attention_mask: True for real tokens, False for padding. The mask covers the tokens in
                 the cache and the new tokens.
             positions: Positions of the tokens in the cache and of the new tokens; by default
@@ -166,7 +138,7 @@ class LanguageModel(nn.Module):
         if positions is not None and self.position_embedding is not None:
             self._check_positions(positions)
         x = self.embed(tokens, layout)
-        return self.stack(x, layout=layout, cache=cache, kernel=kernel)
+        return self.stack(x, layout=layout, cache=cache)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Compute logits from hidden states."""

@@ -89,9 +89,6 @@ class Layout:
         self._hidden: dict[int, Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
-        self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
-        """The additive mask of keys that no query sees, by dtype; layouts of the same keys share
-        it."""
 
     @property
     def key_positions(self) -> Int[Tensor, "rows keys"]:
@@ -121,27 +118,15 @@ class Layout:
         """Return the distance i - j from every key j to every query i, in tokens."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
-    def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """Return the layout of the same queries over the tokens of a memory (cross attention)."""
-        return Layout(
-            new_tokens=memory.shape[1],
-            device=memory.device,
-            attention_mask=memory_mask,
-            query_positions=self.query_positions,
-        )
-
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the layout with the same keys and other queries."""
-        other = Layout(
+        """Return the layout of the same keys with other queries, as in cross attention."""
+        return Layout(
             new_tokens=self.num_keys,
             device=self.device,
             attention_mask=self.attention_mask,
             positions=self.key_positions,
-            document_ids=self.document_ids,
             query_positions=positions,
         )
-        other.padding_penalties = self.padding_penalties
-        return other
 
     def end(self, num_keys: int) -> "Layout":
         """Return the layout of the last ``num_keys`` keys, shared by layers that store this many.
@@ -231,12 +216,6 @@ class Layout:
         if torch.compiler.is_compiling():
             # The compiler finds equal parts itself, and a recomputed block must not store anything.
             return self._find_penalty(causal, window, stride, dtype)
-        if not causal and window is None and stride is None and self.document_ids is None:
-            # The same for all queries.
-            known = self.padding_penalties
-            if dtype not in known:
-                known[dtype] = self._find_penalty(causal, window, stride, dtype)
-            return known[dtype]
         key = (causal, window, stride, dtype)
         if key not in self._penalties:
             self._penalties[key] = self._find_penalty(*key)
