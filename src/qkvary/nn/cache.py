@@ -7,7 +7,6 @@ linear core stores only sums. The caller chooses layout and storage; only quanti
 results.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
-from qkvary.nn.cache_quantized import ClaimedCodes
-from qkvary.nn.cache_storage import PreallocatedStore, StateStore, TokenStore, make_store
+from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
+from qkvary.nn.cache_storage import GrowingStore, PreallocatedStore, StateStore
 from qkvary.nn.decoding.choice import LAYER, pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
@@ -71,10 +70,7 @@ class LayerCache:
         self._max_kept = None if reach is None else reach - 1
         self._length = 0
         self._rows: int | None = None
-        self._stores: dict[str, TokenStore] = {}
-        self._make_store = functools.partial(
-            make_store, self.options, max_tokens=max_tokens, max_kept=self._max_kept
-        )
+        self._stores: dict[str, GrowingStore | QuantizedStore] = {}
         # Options that do not fit are refused before the first token.
         self._make_store()
 
@@ -118,6 +114,16 @@ class LayerCache:
             joined[name] = self._stores[name].append(entries, self._max_kept)
         self._length, self._rows = self._length + tokens, rows
         return joined
+
+    def _make_store(self) -> GrowingStore | QuantizedStore:
+        options, limit, max_kept = self.options, self.max_tokens, self._max_kept
+        if options.storage == "growing":
+            return GrowingStore()
+        if options.is_quantized:
+            return QuantizedStore(options, max_tokens=limit, max_kept=max_kept)
+        if limit is None:
+            raise ValueError("expected max_tokens for a preallocated cache, got None")
+        return PreallocatedStore(limit if max_kept is None else min(limit, max_kept))
 
     def _check_room(self, tokens: int, rows: int) -> None:
         if self._rows is not None and rows != self._rows:

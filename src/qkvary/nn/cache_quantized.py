@@ -6,7 +6,6 @@ Handles tokens, their order and their bytes; ``cache_codes`` encodes the numbers
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
@@ -21,6 +20,7 @@ from qkvary.nn.cache_codes import (
     rotate,
     rotate_back,
 )
+from qkvary.nn.cache_storage import GrowingStore, Joined, PreallocatedStore
 
 
 class ClaimedCodes(NamedTuple):
@@ -39,99 +39,6 @@ class ClaimedCodes(NamedTuple):
     """Number of channels that share a scale."""
     block: int
     """Number of tokens that share a scale."""
-
-
-Joined = Shaped[Tensor, "batch heads seen width"]
-Rows = Shaped[Tensor, "batch heads _ _"]
-
-LEAST_GROWTH = 16
-"""A ring of unknown size grows by a quarter, at least by this many rows."""
-
-
-class TokenRing:
-    """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
-
-    def __init__(self, most: int | None) -> None:
-        """Start empty. Room for ``most`` rows is allocated when the first rows are appended.
-
-        If ``most`` is None, the memory grows with the rows.
-        """
-        self.num_tokens = 0
-        self._most = most
-        self._start = 0
-        self._buffer: Tensor | None = None
-
-    @property
-    def capacity(self) -> int:
-        """Number of rows that fit in the allocated memory."""
-        return 0 if self._buffer is None else self._buffer.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes allocated, used or not."""
-        return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
-
-    def append(self, new: Rows) -> None:
-        """Append rows."""
-        count = new.shape[2]
-        if not count:
-            return
-        buffer = self._make_room(new)
-        begin = (self._start + self.num_tokens) % self.capacity
-        first = min(count, self.capacity - begin)
-        buffer[:, :, begin : begin + first] = new[:, :, :first]
-        buffer[:, :, : count - first] = new[:, :, first:]
-        self.num_tokens += count
-
-    def claim(self, new: Rows) -> Rows:
-        """Return the buffer: all rows, then room for ``new``. The new rows are not counted yet."""
-        if self._buffer is None and not new.shape[2]:
-            return new
-        buffer = self._make_room(new)
-        if self._start:
-            raise ValueError(
-                f"expected rows in their order, got a ring that begins at {self._start}"
-            )
-        return buffer
-
-    def read(self) -> Rows | None:
-        """Return all rows in order, a view where they are contiguous; ``None`` if empty."""
-        if self._buffer is None:
-            return None
-        end = self._start + self.num_tokens
-        if end <= self.capacity:
-            return self._buffer[:, :, self._start : end]
-        return torch.cat(
-            (self._buffer[:, :, self._start :], self._buffer[:, :, : end - self.capacity]), dim=2
-        )
-
-    def drop_first(self, count: int) -> None:
-        """Remove the oldest rows; the memory stays allocated."""
-        self.num_tokens -= count
-        self._start = (self._start + count) % self.capacity if self.num_tokens else 0
-
-    def drop_last(self, count: int) -> None:
-        """Remove the newest rows; the memory stays allocated."""
-        self.num_tokens -= count
-
-    def reorder(self, rows: Tensor) -> None:
-        """Replace row i of the batch by row ``rows[i]``."""
-        if self._buffer is not None:
-            self._buffer = self._buffer.index_select(0, rows)
-
-    def _make_room(self, new: Rows) -> Rows:
-        needed = self.num_tokens + new.shape[2]
-        if self._buffer is not None and needed <= self.capacity:
-            return self._buffer
-        grown = self.capacity and self.capacity + max(LEAST_GROWTH, self.capacity // 4)
-        capacity = max(needed, grown if self._most is None or self.capacity else self._most)
-        batch, heads, _, width = new.shape
-        buffer = new.new_empty(batch, heads, capacity, width)
-        old = self.read()
-        if old is not None:
-            buffer[:, :, : self.num_tokens] = old
-        self._buffer, self._start = buffer, 0
-        return buffer
 
 
 class QuantizedStore:
@@ -177,8 +84,8 @@ class QuantizedStore:
             most = max(0, max_tokens - self.residual) // self.block * self.block
         if most is not None and max_kept is not None:
             most = min(most, max(0, max_kept - self.residual))
-        self._codes = TokenRing(most)
-        self._scales = TokenRing(None if most is None else -(-most // self.block))
+        self._codes = _make_rows(most)
+        self._scales = _make_rows(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
         self._none: Tensor | None = None
         self._runs: list[int] = []
@@ -217,7 +124,7 @@ class QuantizedStore:
             self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
-        # Remove first, then add, so that the rings never hold more than what is kept in the end.
+        # Remove first, then add, so that no store holds more than what is kept in the end.
         oldest = min(dropped, coded)
         self._codes.drop_first(oldest)
         self._scales.drop_first(self._cut(self._runs, oldest))
@@ -227,8 +134,8 @@ class QuantizedStore:
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
             # A window has dropped some of them already.
             skipped = min(dropped, closing)
-            self._codes.append(codes[:, :, skipped:])
-            self._scales.append(scales[:, :, self._cut(runs, skipped) :])
+            self._codes.append(codes[:, :, skipped:], None)
+            self._scales.append(scales[:, :, self._cut(runs, skipped) :], None)
             self._runs += runs
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
         # A copy, so that it does not keep the whole output of the projections alive.
@@ -249,15 +156,16 @@ class QuantizedStore:
         group = min(self.options.group, width) if by_token else 1
         waiting = self._plain + tokens
         closing = self._count_closing(self._seen + tokens, waiting)
-        empty, groups = self._none.new_empty, -(-width // group)
+        empty = self._none.new_empty
         newest = empty(rows, heads, waiting, width)
         if self._newest is not None:
             newest[:, :, : self._plain] = self._newest
+        blocks, groups = closing // self.block, -(-width // group)
         codes = empty(rows, heads, closing, -(-width * self.bits // 8), dtype=torch.uint8)
-        scales = empty(rows, heads, closing // self.block, groups, dtype=torch.float32)
+        scales = empty(rows, heads, blocks, groups, dtype=torch.float32)
         self._claimed = ClaimedCodes(
-            codes=self._codes.claim(codes),
-            scales=self._scales.claim(scales),
+            codes=_claim(self._codes, codes),
+            scales=_claim(self._scales, scales),
             newest=newest,
             closing=closing,
             bits=self.bits,
@@ -276,8 +184,8 @@ class QuantizedStore:
             raise RuntimeError("expected a call of claim before commit, got none")
         closing, blocks = claimed.closing, claimed.closing // self.block
         self._seen += tokens
-        self._codes.num_tokens += closing
-        self._scales.num_tokens += blocks
+        self._codes.commit(closing)
+        self._scales.commit(blocks)
         self._runs += [self.block] * (blocks if self.options.scales == "channel" else 0)
         rest = claimed.newest[:, :, closing:]
         if closing:
@@ -364,3 +272,18 @@ class QuantizedStore:
                 runs.pop(end)
                 emptied += 1
         return emptied
+
+
+def _make_rows(most: int | None) -> GrowingStore:
+    """Return the storage of codes or scales, with room for ``most`` rows if their number is known."""
+    return GrowingStore() if most is None else PreallocatedStore(most)
+
+
+def _claim(store: GrowingStore, new: Tensor) -> Tensor:
+    """Return memory for rows like ``new``, which follow the rows of the store."""
+    if not store.num_tokens:
+        if not new.shape[2]:
+            return new
+        # Storing no rows allocates the memory.
+        store.append(new[:, :, :0], None)
+    return store.claim(new.shape[2])

@@ -5,12 +5,13 @@ contains.
 """
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import Entries
-from qkvary.nn.cache_quantized import Joined, QuantizedStore
 from qkvary.nn.linear_attention import State
+
+Joined = Shaped[Tensor, "batch heads seen width"]
 
 
 class GrowingStore:
@@ -61,6 +62,11 @@ class GrowingStore:
         if self._stored is not None and tokens:
             self._stored = _own(self._stored[:, :, : self.num_tokens - tokens])
 
+    def drop_first(self, tokens: int) -> None:
+        """Remove the oldest tokens."""
+        if self._stored is not None and tokens:
+            self._stored = _own(self._stored[:, :, tokens:])
+
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``."""
         if self._stored is not None:
@@ -99,9 +105,11 @@ class PreallocatedStore(GrowingStore):
             buffer[:, :, self._num_tokens : total] = new
             self._num_tokens = total
             return buffer[:, :, :total]
-        if max_kept is None or max_kept > self.capacity:
-            raise ValueError(f"expected at most {self.capacity} tokens, got {total}")
         joined = torch.cat((buffer[:, :, : self._num_tokens], new), dim=2)
+        if max_kept is None:
+            # More scales than expected, because a crop has cut blocks of tokens.
+            self._stored, self._num_tokens, self.capacity = joined, total, total
+            return joined
         self._num_tokens = max_kept
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
@@ -130,6 +138,13 @@ class PreallocatedStore(GrowingStore):
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens; the memory stays allocated."""
         self._num_tokens -= tokens
+
+    def drop_first(self, tokens: int) -> None:
+        """Remove the oldest tokens; the memory stays allocated."""
+        used = self.read()
+        if used is not None and tokens:
+            self._num_tokens -= tokens
+            used[:, :, : self._num_tokens] = used[:, :, tokens:].clone()
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``.
@@ -168,10 +183,6 @@ class PlacedStore(PreallocatedStore):
         return memory
 
 
-TokenStore = GrowingStore | QuantizedStore
-"""The storage of one kind of entry. ``PreallocatedStore`` is a subclass."""
-
-
 class StateStore:
     """The state of a core that stores sums over all tokens seen instead of entries."""
 
@@ -202,20 +213,6 @@ class StateStore:
     def clear(self) -> None:
         """Remove the sums."""
         self._state = None
-
-
-def make_store(
-    options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
-) -> TokenStore:
-    """Return the store that the options name, with limits on the tokens seen and kept."""
-    if options.storage == "growing":
-        return GrowingStore()
-    if options.is_quantized:
-        return QuantizedStore(options, max_tokens=max_tokens, max_kept=max_kept)
-    if max_tokens is None:
-        raise ValueError("expected max_tokens for a preallocated cache, got None")
-    capacity = max_tokens if max_kept is None else min(max_tokens, max_kept)
-    return PreallocatedStore(capacity)
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:
