@@ -20,7 +20,6 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
-from qkvary.nn.decoding.build import can_keep, kept_folder, load
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
@@ -237,7 +236,7 @@ def library() -> ctypes.CDLL | None:
 
     None if it cannot be built, or if its structures are laid out differently.
     """
-    loaded = load(SOURCES)
+    loaded = build.load(SOURCES)
     if loaded is None:
         return None
     loaded.qkvary_reach.restype, loaded.qkvary_reach.argtypes = _int64, (_int64,)
@@ -256,10 +255,7 @@ def notice() -> str | None:
     """Return a notice if the first use has to build the kernels, which is slow."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
-    if can_keep():
-        return "building the native kernels, once for this machine"
-    place = kept_folder() or "a folder for caches"
-    return f"building the native kernels for this run alone: {place} cannot be written"
+    return "building the native kernels, once for this machine"
 
 
 def supports(problem: Decoding) -> bool:
