@@ -35,20 +35,17 @@ def linear_cross_entropy(
     weight: Float[Tensor, "vocabulary d_model"],
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
-    *,
-    chunk_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
     gradients are refused. Under autocast, matmuls are in autocast's dtype (float32 in place of
     float16, whose range is too small) and everything else is in float32. The sum is in nats, in
-    float64 for float64 inputs, else in float32; a target of -100 does not count. ``chunk_tokens``
-    is the number of tokens whose logits exist at once; the default was measured to be fast.
+    float64 for float64 inputs, else in float32; a target of -100 does not count.
     """
     if not torch.is_grad_enabled():
-        return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
-    return _Loss.apply(features, weight, bias, targets, chunk_tokens)
+        return _run(features, weight, bias, targets)[0].sum()
+    return _Loss.apply(features, weight, bias, targets)
 
 
 def linear_token_losses(
@@ -57,14 +54,9 @@ def linear_token_losses(
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
 ) -> Float[Tensor, " tokens"]:
-    """Return the loss of every token, or zero for a token whose target is ignored.
-
-    No gradients are computed.
-
-    Arguments and errors are those of :func:`linear_cross_entropy`.
-    """
+    """Return the loss of every token, zero for an ignored target, without gradients."""
     with torch.no_grad():
-        return _run(features, weight, bias, targets, None)[0]
+        return _run(features, weight, bias, targets)[0]
 
 
 def smoothed_loss_sum(
@@ -115,19 +107,11 @@ _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class _Loss(torch.autograd.Function):
-    """The sum of the losses, with gradients that are computed in the same pass."""
-
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        chunk_tokens: int | None,
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:3]
-        losses, gradients = _run(features, weight, bias, targets, chunk_tokens, wanted)
+        losses, gradients = _run(features, weight, bias, targets, ctx.needs_input_grad[:3])
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
@@ -141,7 +125,7 @@ class _Loss(torch.autograd.Function):
         saved: _Gradients = ctx.saved_tensors
         # Not in place: the graph may be kept for another backward pass.
         scaled = (None if part is None else part * gradient.to(part.dtype) for part in saved)
-        return *scaled, None, None
+        return *scaled, None
 
 
 def _run(
@@ -149,19 +133,17 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    chunk_tokens: int | None,
     wanted: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Tensor, _Gradients]:
     """Return the losses, and the requested gradients of features, weight and bias."""
-    _check(features, weight, bias, targets, chunk_tokens)
-    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    if targets.shape != features.shape[:1]:
+        raise ValueError(
+            f"expected a target for each of {len(features)} tokens, got {list(targets.shape)}"
+        )
     product, device = features.dtype, features.device.type
+    chunk = choose_chunk(len(targets), len(weight), device)
     if torch.is_autocast_enabled(device) and product != torch.float64:
         product = torch.get_autocast_dtype(device)
-    elif product != weight.dtype:
-        raise ValueError(
-            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
-        )
     if product == torch.float16:
         product = torch.float32
     with torch.autocast(device, enabled=False):
@@ -262,23 +244,3 @@ class _Chunks:
         for start in range(0, len(total), ROWS_TOGETHER):
             rows = slice(start, start + ROWS_TOGETHER)
             total[rows] += part[rows].to(total.dtype)
-
-
-def _check(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    chunk_tokens: int | None,
-) -> None:
-    fits = features.ndim == 2 and weight.ndim == 2 and features.shape[1] == weight.shape[1]
-    fits = fits and targets.shape == features.shape[:1]
-    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
-        shapes = [list(part.shape) for part in (features, weight, targets)]
-        raise ValueError(
-            "expected features [tokens, d_model], weight [vocabulary, d_model], targets [tokens] "
-            f"and a bias [vocabulary] or none, got {shapes[0]}, {shapes[1]}, {shapes[2]} and "
-            f"{None if bias is None else list(bias.shape)}"
-        )
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise ValueError(f"expected a positive chunk_tokens, got {chunk_tokens}")

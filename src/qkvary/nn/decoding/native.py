@@ -24,23 +24,7 @@ from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
 _FOLDER = Path(__file__).with_name("native")
-SOURCES = (
-    _FOLDER / "step.cpp",
-    _FOLDER / "attention.cpp",
-    _FOLDER / "codes.h",
-    _FOLDER / "matrix.h",
-    _FOLDER / "pace.h",
-    _FOLDER / "rows.h",
-    _FOLDER / "sums.h",
-    _FOLDER / "products.h",
-    _FOLDER / "nibbles.h",
-    _FOLDER / "shorts.h",
-    _FOLDER / "tiles.h",
-    _FOLDER / "stored.h",
-    _FOLDER / "ahead.h",
-    _FOLDER / "team.h",
-    _FOLDER / "vectors.h",
-)
+SOURCES = (_FOLDER / "step.cpp", _FOLDER / "attention.cpp", *sorted(_FOLDER.glob("*.h")))
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The library's number for each dtype."""
 CODES = {8: 3, 4: 4}
