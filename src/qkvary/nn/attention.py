@@ -214,13 +214,11 @@ class Attention(nn.Module):
                 covers all seen and new tokens, or all tokens of the memory. Inputs of the other
                 tokens are replaced by zeros.
             positions: Can be given in place of a layout: the positions of all seen and new tokens.
-            document_ids: Can be given in place of a layout: the document of each seen and new
-                token.
+            document_ids: Can be given in place of a layout: the document of each token.
 
         Raises:
             ValueError: if a bidirectional layer is given a cache for its tokens, a layer that
-                depends on token order is given a memory, or a tensor does not cover all seen and
-                new tokens.
+                depends on token order is given a memory, or a tensor does not cover all tokens.
         """
         self._check_call(x, cache)
         if memory is not None:
@@ -259,11 +257,7 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def _check_state(self, layout: Layout) -> None:
-        """Check that a layer with a recurrent state supports a call, before its cache is changed.
-
-        Raises:
-            ValueError: in training with dropout, or if a document's tokens are not contiguous.
-        """
+        """Check that a layer with a state supports a call, before its cache is changed."""
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected evaluation mode or no dropout for a layer that keeps a state, since it "
@@ -376,10 +370,7 @@ class Attention(nn.Module):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention probabilities that the layer computes without a cache.
-
-        This method is for the inspection of a network.
-        """
+        """Return the attention probabilities that the layer computes without a cache."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
     def _absorbs(self, cache: LayerCache, queries: int) -> bool:
@@ -419,10 +410,7 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer without initialised parameters.
-
-    If the variant names a user's class, the layer is of that class.
-    """
+    """Return a layer without initialised parameters, of a user's class if the variant names one."""
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

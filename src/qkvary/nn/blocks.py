@@ -118,15 +118,11 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> Float[Tensor, "batch queries d_model"]:
         """Return the input of the attention layer for a block input ``x``."""
-        is_read_plain = self.config.norm_placement.startswith(("post", "output"))
-        return x if is_read_plain else self.attention_norm(x)
+        has_no_norm = self.config.norm_placement.startswith(("post", "output"))
+        return x if has_no_norm else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return the sum of ``x`` and ``mixed``, the attention output.
-
-        Before that, ``mixed`` passes through the norm of the output, if there is one, and through
-        dropout. A block without an attention skip leaves out ``x``.
-        """
+        """Return ``x``, if the block has an attention skip, plus the output's norm and dropout."""
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -135,11 +131,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the sum of ``x`` and the output of the feed-forward layer for the input ``read``.
-
-        Before that, the output passes through its norm, if there is one, and through dropout. A
-        block without a feed-forward skip leaves out ``x``.
-        """
+        """Return the same for the output of the feed-forward layer for the input ``read``."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -151,10 +143,9 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Initialise the blocks of a network.
+    """Initialise the blocks of a network; return the initialiser for its other parameters.
 
-    Attention layers ignore ``init`` and use the initialisation in their own configuration. Returns
-    the initialiser for the parameters outside the blocks: embeddings and head.
+    Attention layers use the initialisation in their own configuration.
     """
     for name, module in network.named_modules():
         match module:
@@ -172,9 +163,8 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializ
 class Stack(nn.Module):
     """``norm(block_L(... block_1(x)))``; the final norm is optional.
 
-    ``recompute_blocks`` is not part of the configuration. It saves memory in training and costs
-    time: only the input of each block is kept for the backward pass, which computes the block again
-    with the same dropout and so gives the same gradients.
+    With ``recompute_blocks``, only the input of each block is kept for the backward pass, which
+    computes the block again. That saves memory, costs time and gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
@@ -226,11 +216,7 @@ class Stack(nn.Module):
 
 
 def compile_blocks(network: nn.Module) -> None:
-    """Compile each block in place with torch.
-
-    Equal blocks share the compiled code, so compile time does not grow with the number of layers.
-    Wrappers for several processes can still gather the weights of one block at a time.
-    """
+    """Compile each block in place with torch; equal blocks share the compiled code."""
     for module in network.modules():
         if isinstance(module, Stack):
             for block in module.blocks:

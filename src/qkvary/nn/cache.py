@@ -29,9 +29,8 @@ class LayerCache:
     """The cache of one layer. It stores only K if the value is also computed from K.
 
     A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
-    tokens keeps the last w - 1. A window counts tokens in the order in which they are stored,
-    including padding; the ``positions`` argument of a call does not matter. Every row therefore
-    drops the same tokens, and a dropped token is never needed again.
+    tokens keeps the last w - 1. A window counts tokens including padding, so every row drops the
+    same tokens, and a dropped token is never needed again.
     """
 
     def __init__(
@@ -40,16 +39,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache.
-
-        ``max_tokens`` is the maximum number of tokens seen, including those that are not stored any
-        more.
-
-        Raises:
-            ValueError: for preallocated storage without ``max_tokens``, quantisation blocks that
-                are too large for the window, or a missing ``max_tokens`` if positions depend on the
-                length of the text.
-        """
+        """Create an empty cache; arguments and errors are those of :class:`KVCache`."""
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -81,7 +71,7 @@ class LayerCache:
 
     @property
     def num_stored(self) -> int:
-        """Number of tokens stored. These are the newest of the tokens seen."""
+        """Number of tokens stored, the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
@@ -93,8 +83,7 @@ class LayerCache:
     def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the new tokens and return all stored tokens, the new ones last.
 
-        Only tokens that a later one can see are kept: of many new tokens, those outside the window
-        are returned but not kept.
+        Of many new tokens, those outside the window are returned but not kept.
 
         Raises:
             ValueError: if the tokens do not fit ``max_tokens`` or have another batch size.
@@ -157,11 +146,7 @@ class LayerCache:
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether tokens never move in memory.
-
-        This is true for a preallocated cache that has already seen a token and that has no window,
-        no recurrent state and no quantised codes.
-        """
+        """Whether tokens never move in memory: preallocated, in use, no window, state or codes."""
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
@@ -256,8 +241,9 @@ class KVCache:
                 length of the text.
         """
         given: Any = layers
-        several = given if isinstance(given, Sequence) else (given,)
-        if several is not given or not all(isinstance(one, AttentionConfig) for one in several):
+        if not (
+            isinstance(given, Sequence) and all(isinstance(one, AttentionConfig) for one in layers)
+        ):
             raise ValueError(
                 "expected the attention layers of a network, such as model.config.layers or "
                 f"[layer.config], got {type(given).__name__}"

@@ -22,7 +22,6 @@ Scales = Float[Tensor, "batch heads _ _"]
 LIMIT = 2.0**120
 """Entries must be smaller than this, so that scales and rotated entries stay finite in 32 bits."""
 
-
 CACHED = "entries in a quantised cache"
 
 
@@ -70,7 +69,7 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Decode codes, with one scale per channel of a run of tokens, into ``out``; return it.
+    """Decode codes into ``out``, with one scale per channel and run of tokens; return it.
 
     ``runs`` has the number of tokens of each run, in order; scales are [batch, heads, runs, width].
     """

@@ -27,9 +27,8 @@ def store_and_read(
 ) -> Roles:
     """Store the new tokens, if there are any, and return key and value of all tokens.
 
-    For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are its
-    normalised projections, and ``rotation`` is for their positions. Low-rank sources are expanded,
-    not absorbed into query and output.
+    Key and value of the new tokens are made from ``x``; ``sources`` are its normalised projections,
+    and ``rotation`` is for their positions.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}
@@ -46,8 +45,8 @@ def store_and_read(
             for source, projection in _latents(maker, kind).items():
                 flat = projection.project_up(stored[source].squeeze(1))
                 made[source] = split_heads(flat, config.heads(source))
-        turned = layout.rotation(config, x.dtype, of_keys=True, tokens=cache.max_tokens)
-        return maker.rotate({**stored, **maker.normalise(made)}, turned)
+        key_rotation = layout.rotation(config, x.dtype, of_keys=True, tokens=cache.max_tokens)
+        return maker.rotate({**stored, **maker.normalise(made)}, key_rotation)
     if "slice" in stored:
         value, rotated = stored["value"], stored["slice"]
         still = value[..., : value.shape[-1] - rotated.shape[-1]]
@@ -83,8 +82,8 @@ def _write(
 def needs_slice(config: AttentionConfig) -> bool:
     """Return whether the value is the key before rotation, so that one tensor can store both."""
     sharing = config.variant.sharing
-    turned = config.variant.positions == "rotary"
-    return turned and sharing.key == sharing.value and config.position.value_rope == "none"
+    is_rotated = config.variant.positions == "rotary"
+    return is_rotated and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
 def _latents(maker: RoleMaker, layout: CacheLayout) -> dict[Source, LowRank]:

@@ -29,12 +29,10 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of all tokens, with room for the scales of the same tokens."""
     newest: Entries
     """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
     """How many of ``newest``, from the first, to quantise once the new ones are written."""
-    bits: int
     group: int
     """Number of channels that share a scale."""
     block: int
@@ -47,14 +45,12 @@ class QuantizedStore:
     With scales by ``token``, each group of channels of a token has a scale; a token is quantised
     once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
     head has a scale per block of tokens, with blocks counted from the first token seen; a block is
-    quantised once it is full and none of its tokens is among the last ``residual``. With both kinds
-    of scales, codes depend only on the entries. They do not change when more tokens arrive, and do
-    not depend on how many tokens arrive in one call.
+    quantised once it is full and none of its tokens is among the last ``residual``. Codes depend
+    only on the entries, not on how many tokens arrive in one call.
 
     ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
-    the output depends on how the text was cut into calls. Cropping inside a block keeps the
-    codes and scales of the remaining tokens; the tokens that are stored next, up to the end of the
-    block, get a new scale.
+    the output depends on how the text was cut into calls. After a crop inside a block, the tokens
+    that are stored next, up to the end of the block, get a new scale.
     """
 
     def __init__(
@@ -64,11 +60,7 @@ class QuantizedStore:
         max_tokens: int | None = None,
         max_kept: int | None = None,
     ) -> None:
-        """Start empty.
-
-        ``max_tokens`` is the maximum number of tokens seen, and ``max_kept`` that of tokens kept.
-        None stands for a number that is not limited.
-        """
+        """Start empty; at most ``max_tokens`` will be seen and ``max_kept`` kept, if not None."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -109,10 +101,7 @@ class QuantizedStore:
 
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``max_kept``; return old and new ones.
-
-        New tokens have to be finite.
-        """
+        """Store new, finite tokens and drop all but the last ``max_kept``; return old and new."""
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
@@ -168,17 +157,13 @@ class QuantizedStore:
             scales=_claim(self._scales, scales),
             newest=newest,
             closing=closing,
-            bits=self.bits,
             group=group,
             block=self.block,
         )
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored.
-
-        Before that, the caller must have quantised as many tokens as ``ClaimedCodes.closing`` says.
-        """
+        """Count the claimed tokens as stored, once the caller has quantised the closing ones."""
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")
@@ -215,19 +200,14 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many tokens to quantise now.
-
-        ``seen`` is the number of tokens seen, and ``waiting`` the number of those that are not
-        quantised yet.
-        """
+        """Return how many of the ``waiting`` tokens to quantise now, of ``seen`` in all."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
-        """Return the codes, the scales and the number of tokens that each row of scales covers.
+        """Return the codes, the scales and, for blocks, the number of tokens of each row of scales.
 
-        The list of these numbers is empty unless blocks of tokens share scales. ``first`` is the
-        number of tokens seen before the entries.
+        ``first`` is the number of tokens seen before the entries.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
@@ -256,10 +236,9 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Remove tokens from ``runs``, and return how many rows of scales to remove.
+        """Remove tokens from the start of ``runs``, or the end; return how many scales to remove.
 
-        ``runs`` has the number of tokens that each row of scales covers. Tokens are removed from
-        its start, or from its end if ``newest``.
+        ``runs`` has the number of tokens that each row of scales covers.
         """
         if self.options.scales == "token":
             return tokens
@@ -275,7 +254,7 @@ class QuantizedStore:
 
 
 def _make_rows(most: int | None) -> GrowingStore:
-    """Return the storage of codes or scales, with room for ``most`` rows if their number is known."""
+    """Return the storage of codes or scales, of which there are at most ``most`` if known."""
     return GrowingStore() if most is None else PreallocatedStore(most)
 
 

@@ -1,8 +1,4 @@
-"""The storage of a cache's entries: growing or preallocated.
-
-This module handles which tokens are stored, and in which order. It does not depend on what an entry
-contains.
-"""
+"""The storage of a cache's entries, whatever they contain: growing or preallocated."""
 
 import torch
 from jaxtyping import Shaped
@@ -35,10 +31,7 @@ class GrowingStore:
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and return all tokens, old and new.
-
-        After that, only the last ``max_kept`` tokens stay stored.
-        """
+        """Store new tokens, keep only the last ``max_kept``, and return all, old and new."""
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -47,11 +40,7 @@ class GrowingStore:
         return joined
 
     def claim(self, tokens: int) -> Joined:
-        """Return memory that the caller fills with new tokens before it calls ``commit``.
-
-        Raises:
-            ValueError: if there is no room for ``tokens`` tokens. A growing store never has room.
-        """
+        """Return memory that the caller fills with new tokens before it calls ``commit``."""
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
     def commit(self, tokens: int) -> None:
@@ -115,10 +104,7 @@ class PreallocatedStore(GrowingStore):
         return joined
 
     def view(self, tokens: int, place: Tensor) -> "PlacedStore":
-        """Return a store in the memory of the first ``tokens`` tokens.
-
-        That store writes each new token at ``place``.
-        """
+        """Return a store in the memory of the first ``tokens`` tokens that writes at ``place``."""
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
@@ -147,10 +133,7 @@ class PreallocatedStore(GrowingStore):
             used[:, :, : self._num_tokens] = used[:, :, tokens:].clone()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``.
-
-        If the number of rows stays the same, the memory is reused.
-        """
+        """Replace row i by row ``rows[i]``, in the same memory if their number stays the same."""
         used = self.read()
         if used is None or len(rows) != len(used):
             super().reorder(rows)
@@ -162,8 +145,7 @@ class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written at a slot given by a tensor.
 
     The slot is a value on the device, so that a step can be replayed as a CUDA graph. ``append``
-    returns the whole buffer. It also writes the new token to the last slot, since callers expect
-    the newest token there.
+    also writes the new token to the last slot, where callers expect it.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:

@@ -43,12 +43,9 @@ class Decoder(Protocol):
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return the hidden states after the last layer.
+        """Return the hidden states after the last layer, and append the tokens to the cache.
 
-        Args:
-            tokens: Ids of the tokens after those in the cache.
-            cache: The cache, to which the new tokens are appended.
-            attention_mask: True for real tokens; covers those that the cache has seen and new ones.
+        The mask is True for real tokens, and covers those in the cache and the new ones.
         """
         ...
 

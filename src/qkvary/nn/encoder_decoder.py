@@ -33,9 +33,7 @@ class Memory:
     """The encoder's output, and the layout with which one decoder call attends to it."""
 
     states: Float[Tensor, "batch source d_model"]
-    """The output of the encoder, from which cross attention makes keys and values."""
     layout: Layout
-    """Which of these states the decoder's queries see."""
 
 
 class AttentionMaps(NamedTuple):
@@ -47,11 +45,7 @@ class AttentionMaps(NamedTuple):
 
 
 class EncoderDecoderCache(KVCache):
-    """The decoder's cache, and a static cache of the source's keys and values.
-
-    It also holds the encoder's output, so that everything is reordered together when a beam search
-    or a batch reorders its rows.
-    """
+    """The decoder's cache, the encoder's output, and a static cache of its keys and values."""
 
     def __init__(
         self,
@@ -62,14 +56,7 @@ class EncoderDecoderCache(KVCache):
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            config: The network's configuration.
-            memory: The encoder's output, from ``EncoderDecoder.encode``.
-            memory_mask: True for the source's real tokens.
-            max_tokens: The maximum number of target tokens.
-            options: Layout and storage of the target's entries.
+        """Create an empty cache for a source, whose output and mask ``encode`` returns.
 
         Raises:
             ValueError: in the same cases as for :class:`KVCache`; also for cross attention in which
@@ -191,10 +178,6 @@ class DecoderStack(Stack):
 class EncoderDecoder(nn.Module):
     """Pre-norm encoder and decoder, each with a final norm and its own embeddings; an untied head.
 
-    ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
-    it gives their loss. In decoding, an :class:`EncoderDecoderCache` holds the encoder's output, so
-    that the network is a ``nn.decoder.Decoder``.
-
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
     (Borji 2023).
     """
@@ -226,9 +209,8 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
-        returned, with label smoothing by ``smoothing`` (:func:`smoothed_loss_sum`). All other
-        arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none. The loss is a sum in nats, with label
+        smoothing (:func:`smoothed_loss_sum`). All other arguments are those of ``features``.
         """
         features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
         if targets is None:
@@ -245,11 +227,7 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"]
     ) -> tuple[Float[Tensor, "batch source d_model"], Bool[Tensor, "batch source"]]:
-        """Return the encoder's output for a source, and the mask of its real tokens.
-
-        Raises:
-            ValueError: if the source is longer than ``max_tokens``.
-        """
+        """Return the encoder's output for a source, and the mask of its real tokens."""
         x, layout = self._read_source(source)
         return self.encoder(x, layout=layout), source != self.config.padding
 

@@ -32,14 +32,11 @@ from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
-
 LONGEST_EXPLICIT = 512
 """Up to this many keys, computing the whole map of scores is faster."""
 
 MOST_DECODED = 8
-"""Maximum number of new tokens for which kernels for decoding are used, if a cache requests
-them."""
-
+"""Maximum number of new tokens for which kernels for decoding are used."""
 
 LEAST_SUM = 1e-6
 """Smallest sum of weights to divide by, so that gradients stay bounded."""
@@ -97,17 +94,11 @@ class Core:
         return self._mix(scores, value, dropout)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention weight of each pair of a query and a key.
-
-        It is 0 if the query must not see the key.
-        """
+        """Return the attention weight of each pair; 0 if the query must not see the key."""
         raise NotImplementedError
 
     def _is_decoded(self, layout: Layout, *, training: bool) -> bool:
-        """Return whether decoding kernels support a call.
-
-        The call must have few queries, and each of them must see all earlier keys.
-        """
+        """Return whether decoding kernels support a call: each query must see all earlier keys."""
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
         return (
@@ -121,10 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the full matrix of attention weights.
-
-        It is computed if it is needed, or if avoiding it would take longer.
-        """
+        """Return whether the full matrix of attention weights is needed, or takes less time."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -166,13 +154,9 @@ class SoftmaxCore(Core):
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
         """Return the implementation of the softmax for a call.
 
-        If only one is possible, it is that one; otherwise it is the one that the configuration
-        names or, for ``auto``, the faster one.
-
         On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
-        to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to
-        64 channels per head, masked or causal or with fewer KV heads. If it is not fused, it takes
-        1.1 to 1.4 times as long, until the matrix of scores exceeds the processor's caches.
+        to 0.95 times as long as explicit matmuls; if not, 1.1 to 1.4 times as long, until the
+        matrix of scores exceeds the processor's caches.
         """
         if self._needs_products:
             return "explicit"
@@ -227,10 +211,7 @@ class GaussianCore(SoftmaxCore):
     """
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the value of the kernel function for each pair of a query and a key.
-
-        It is 0 if the query must not see the key.
-        """
+        """Return the value of the kernel function for each pair of a query and a key."""
         half = 0.5 * scores.scale / scores.temperature
         query = scores.query.square().sum(dim=-1, keepdim=True)
         key = scores.key.square().sum(dim=-1)
@@ -266,9 +247,8 @@ class SimaCore(Core):
         query, key = self._normalise(scores)
         return content_scores(query, (key.mT @ value).mT)
 
-    def _normalise(self, scores: Scores) -> tuple[Tensor, Tensor]:
-        layout = scores.layout
-        return _divide_by_norm(scores.query, layout), _divide_by_norm(scores.key, layout)
+    def _normalise(self, scores: Scores) -> list[Tensor]:
+        return [_divide_by_norm(one, scores.layout) for one in (scores.query, scores.key)]
 
 
 class LinearCore(Core):
@@ -323,10 +303,7 @@ class LinearCore(Core):
             return mixed.to(value.dtype)
 
     def _sum(self, scores: Scores, value: Tensor, store: StateStore | None) -> Mixture:
-        """Return the sum of the weighted values and that of the weights, and update the state.
-
-        The sums of a query are over the tokens that it sees.
-        """
+        """Return the sums of weighted values and of weights, and update the state."""
         (query, key), layout = self._map(scores), scores.layout
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
@@ -397,10 +374,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the name of the kernel that computes a call.
-
-    It is that of the softmax implementation, or the name of a core that is not the softmax.
-    """
+    """Return the implementation of the softmax for a call, or the name of any other core."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

@@ -89,8 +89,8 @@ class LanguageModel(nn.Module):
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
-        returned. All other arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none; the loss is a sum in nats. All other
+        arguments are those of ``features``.
         """
         features = self.features(
             tokens,
@@ -115,16 +115,14 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            attention_mask: True for real tokens, False for padding. The mask covers the tokens in
-                the cache and the new tokens.
-            positions: Positions of the tokens in the cache and of the new tokens; by default
-                counted from the first real token of each document.
-            document_ids: The document of each token in the cache and of each new token; a token
-                sees only tokens of its document.
+            attention_mask: True for real tokens, False for padding. This and the following
+                arguments cover the tokens in the cache and the new tokens.
+            positions: Positions, by default counted from the first real token of each document.
+            document_ids: The document of each token, which sees only tokens of its document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
-                cover the tokens in the cache and the new tokens.
+                cover it.
         """
         _check_call(tokens, cache)
         layout = make_layout(
@@ -167,10 +165,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token, computed from capped logits.
-
-        The fused loss does not support a cap of the logits.
-        """
+        """Return the loss of each token from capped logits; the fused loss has no cap."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
@@ -181,10 +176,7 @@ class LanguageModel(nn.Module):
 
     @property
     def output_name(self) -> str:
-        """The name of the parameter that the output head multiplies by.
-
-        It is a separate parameter, or the embedding if the two are tied.
-        """
+        """The name of the parameter that the output head multiplies by."""
         return "embedding" if self.config.tied_head else "head_weight"
 
     @property

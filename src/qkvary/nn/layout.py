@@ -23,10 +23,9 @@ AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
 class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
-    The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
-    are the last ones in the sequence. Which tokens see each other depends on their index in the
-    sequence; score terms depend on the position. A window therefore counts tokens by their index,
-    including padding, whatever their positions are.
+    The keys belong to all tokens so far, old and new; the queries to the new ones, which come last.
+    Which tokens see each other depends on their index in the sequence, whatever their positions
+    are; score terms depend on the positions. So a window counts tokens including padding.
     """
 
     def __init__(
@@ -49,10 +48,9 @@ class Layout:
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: The document of each token, [batch, keys]; a token sees only tokens of its
-                document.
-            query_positions: Positions of the queries, [batch or 1, queries]. They are needed only
-                if the tokens of the queries are not among the keys, as in cross attention.
+            document_ids: The document of each token, [batch, keys], which sees no other documents.
+            query_positions: Positions of the queries, [batch or 1, queries], if their tokens are
+                not among the keys, as in cross attention.
         """
         if attention_mask is not None:
             if attention_mask.is_floating_point():
@@ -99,10 +97,7 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries.
-
-        The queries are the new tokens, unless positions of other queries were given.
-        """
+        """Positions of the queries: of the new tokens, unless others were given."""
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
@@ -129,10 +124,7 @@ class Layout:
         )
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys, shared by layers that store this many.
-
-        Positions still count from the start of the sequence.
-        """
+        """Return the layout of the last ``num_keys`` keys; layers that store this many share it."""
         first = self.num_keys - num_keys
         if first == 0:
             return self
@@ -229,10 +221,9 @@ class Layout:
         of_keys: bool = False,
         tokens: int | None = None,
     ) -> "Rotation | None":
-        """Return the rotation of queries or keys; ``None`` for a layer that does not rotate.
+        """Return the rotation of queries or keys, which layers share; None without a rotation.
 
-        Layers with the same rotation share it. ``tokens`` is the length of the text, for a rotation
-        that depends on it.
+        ``tokens`` is the length of the text, for a rotation that depends on it.
         """
         channels = config.rotated_channels
         if not channels:
@@ -325,9 +316,8 @@ def sinusoid(
 class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
-    The first half of the rotated slice pairs with the second half. ``value_rope`` states how the
-    value is rotated if it shares the key's projection, or if the configuration asks for it.
-    Decoupled positions rotate all channels of separate heads.
+    The first half of the rotated slice pairs with the second half. Decoupled positions rotate all
+    channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """
@@ -341,8 +331,7 @@ class Rotation:
     ) -> None:
         """Compute cosines and sines.
 
-        ``tokens`` is the length of the text, for a rotation that depends on it; by default one more
-        than the highest position of any row.
+        ``tokens`` is the length of the text, by default one more than the highest position.
         """
         self.dim, scaling = config.rotated_channels, config.position.scaling
         self.factor = 1.0 if scaling is None else scaling.attention_factor
@@ -363,8 +352,8 @@ class Rotation:
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
         """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
-        still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
-        first, second = turned.chunk(2, dim=-1)
+        still, rotated = heads[..., : -self.dim], heads[..., -self.dim :]
+        first, second = rotated.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin
         parts = (still, first * self.cos - second * sin, second * self.cos + first * sin)
         return torch.cat(parts, dim=-1)
@@ -376,8 +365,8 @@ class Rotation:
         back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:
             return back
-        still, turned = back[..., : -self.dim], back[..., -self.dim :]
-        return torch.cat((still, turned / self.factor**2), dim=-1)
+        still, rotated = back[..., : -self.dim], back[..., -self.dim :]
+        return torch.cat((still, rotated / self.factor**2), dim=-1)
 
 
 def rotary_angles(

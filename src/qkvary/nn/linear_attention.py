@@ -109,11 +109,10 @@ def attend_in_chunks(
     document_before: Int[Tensor, " batch"] | None = None,
     keep: bool = False,
 ) -> tuple[Mixture, State | None]:
-    """Return the sums for new tokens, from pairs within chunks and the states before them.
+    """Return the sums for new tokens, and the state after them if ``keep`` is set.
 
-    Also returns the state after the last token, which may be None unless ``keep`` is set. Keys are
-    zero for padding, and the tokens of a document are contiguous; ``document_before`` is the
-    document of the last earlier token.
+    Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
+    the document of the last earlier token.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -278,10 +277,7 @@ def _add_states(
     sums: Sums,
     documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add what all tokens before a chunk contribute to its sums of weighted values and of weights.
-
-    That is computed from the state at the start of the chunk.
-    """
+    """Add what the state at the start of each chunk contributes to its sums."""
     plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:

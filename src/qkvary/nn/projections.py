@@ -43,7 +43,7 @@ class LowRank(nn.Module):
         return f"{sizes}, bias={self.bias is not None}, rank={rank}"
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
-        """Return the projection of ``x``."""
+        """Return the projection."""
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
@@ -110,8 +110,7 @@ def project_together(
     """Apply several projections to one input.
 
     Those that are an ``nn.Linear`` without hooks are computed in a single matmul of their joined
-    weights. Joining the weights copies them. For few rows that copy takes at least as long as the
-    matmul, so decoding applies the projections one by one.
+    weights, except for few rows, where copying the weights takes at least as long as the matmul.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
@@ -162,8 +161,8 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    There are two forms: either each head is normalised separately, and all heads share one gain, or
-    the channels of all heads are normalised together. If key and value share a tensor, it is stored
+    Either each head is normalised separately, and all heads share one gain, or the channels of all
+    heads are normalised together (``is_wide``). If key and value share a tensor, it is stored
     normalised; a query from the same projection is taken before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
@@ -182,11 +181,6 @@ class HeadNorm(nn.Module):
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
         """Start with a gain of one."""
         nn.init.constant_(self.weight, 0.0 if self.adds_one else 1.0)
-
-    @property
-    def gain(self) -> Float[Tensor, " width"]:
-        """Return the factor of each channel."""
-        return self.weight + 1 if self.adds_one else self.weight
 
     def normalise(
         self, heads: Float[Tensor, "batch heads tokens channels"]
@@ -219,7 +213,6 @@ class Roles(NamedTuple):
     """Key and value of the stored tokens, as attention uses them, and any decoupled rotary key."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
@@ -235,8 +228,7 @@ class Heads(NamedTuple):
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None
     rotation: Rotation | None
     is_latent: bool
-    """Whether key and value are the latent that they are made from; the query is then projected
-    onto the latent."""
+    """Whether key and value are the latent, and the query is projected onto it."""
 
 
 class Latent(nn.Module):
@@ -262,14 +254,10 @@ class Latent(nn.Module):
 
     def expand(
         self, latent: Float[Tensor, "batch 1 tokens rank"]
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-    ]:
+    ) -> list[Float[Tensor, "batch kv_heads tokens head_dim"]]:
         """Return the key and value of a latent."""
-        heads = self.config.num_kv_heads
-        key, value = project_together(latent.squeeze(1), [self.key, self.value])
-        return split_heads(key, heads), split_heads(value, heads)
+        parts = project_together(latent.squeeze(1), [self.key, self.value])
+        return [split_heads(part, self.config.num_kv_heads) for part in parts]
 
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
@@ -327,16 +315,17 @@ class RoleMaker:
             return Roles(key, value)
         if KEY_ROPE in stored:
             return Roles(key, value, rotation.rotate(stored[KEY_ROPE]))
-        turned = rotation.rotate(key)
+        rotated = rotation.rotate(key)
         if rotation.value_rope == "none":
-            return Roles(turned, value)
-        return Roles(turned, turned if value is key else rotation.rotate(value))
+            return Roles(rotated, value)
+        return Roles(rotated, rotated if value is key else rotation.rotate(value))
 
     def expand(self, roles: Roles) -> Roles:
         """Return key and value expanded from the latent; unchanged in a layer without a latent."""
         if self.latent is None:
             return roles
-        return Roles(*self.latent.expand(roles.key), roles.rope)
+        key, value = self.latent.expand(roles.key)
+        return Roles(key, value, roles.rope)
 
 
 def _multiply_groups(

@@ -38,7 +38,7 @@ class Scores:
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
-    """``scale q k^T`` with single entries changed by a term; None if no term has computed it."""
+    """``scale q k^T`` if a term has changed single entries, else None."""
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor of ``q k^T``."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
@@ -75,8 +75,7 @@ class Scores:
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
         """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        As the two are separate, the key can also be the value, and the rotary key is not copied for
-        each KV head. The sum of both scores is in float32 or wider.
+        So the key can also be the value, and the rotary key is not copied for each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -153,7 +152,7 @@ class ScoreTerm(nn.Module):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of s K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
+    """The diagonal of s K K^T is divided by its mean or norm (:func:`normalise_diagonal`)."""
 
     needs_products = True
     own_scale: float | None = 1.0
@@ -428,11 +427,7 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return, for each token, the sum of ``terms`` over the tokens that ``members`` names.
-
-    These are the tokens in its document, window and stride. In causal layers, only tokens up to
-    that token count.
-    """
+    """Return the sum of ``terms`` over the members of each token, in causal layers so far."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

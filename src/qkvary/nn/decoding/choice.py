@@ -44,17 +44,13 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     """
     name = pinned(kernel)
     if name in ("auto", LAYER):
-        # The layer's own computation is not among these kernels.
         return _prefer(problem)
     supports = SUPPORTS.get(name)
     return name if supports is None or supports(problem) else "folded"
 
 
 def pinned(kernel: str) -> str:
-    """Return the name of the kernel to use.
-
-    For ``auto`` this is the name in the environment variable ``VARIABLE``, if it is set.
-    """
+    """Return the name of the kernel to use: for ``auto`` the one in the environment, if any."""
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", LAYER):
         choices = ", ".join(("auto", LAYER, *KERNELS))

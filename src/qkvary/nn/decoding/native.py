@@ -1,8 +1,8 @@
-"""The native kernel of ``native/attention.cpp``, which reads tensors in place.
+"""The native kernel of ``native/attention.cpp``, and the arguments of the library.
 
-It reads each tile of keys once for both matmuls, with any strides between tokens, heads and batch
-rows. The channels of a token must be contiguous. Only the native step (``step``) reads codes and
-un-rotated keys.
+The kernel reads each tile of keys once for both matmuls, in place, with any strides between tokens,
+heads and batch rows. The channels of a token must be contiguous. Only the native step (``step``)
+reads codes and un-rotated keys.
 """
 
 import ctypes
@@ -117,10 +117,7 @@ class Matrix(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """A normalisation layer, which the library applies to each row.
-
-    The fields are those of the C++ structure of this name.
-    """
+    """A normalisation layer, which the library applies to each row."""
 
     _fields_ = (
         ("weight", _pointer),
@@ -216,10 +213,7 @@ class Step(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built on first use.
-
-    None if it cannot be built, or if its structures are laid out differently.
-    """
+    """Return the library, built on first use; None if that fails or its structures differ."""
     loaded = build.load(SOURCES)
     if loaded is None:
         return None
@@ -323,10 +317,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
 
 
 def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Set the arguments of the kernel so that it rotates keys when it reads them.
-
-    Returns the rotation tables, to which the arguments point.
-    """
+    """Make the kernel rotate keys when it reads them; return the tables, which must be kept."""
     tables = rotation_tables(config, tokens)
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
     call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
@@ -356,29 +347,20 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Point the kernel's arguments for a stored tensor at ``entries``, which are read in place.
-
-    The channels of a token must be contiguous.
-    """
+    """Point the kernel's arguments for a stored tensor at ``entries``."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Set the kernel's arguments for one query per row.
-
-    Each query attends to the first ``tokens`` tokens, except those that ``valid`` masks.
-    """
+    """Let one query per row attend to the first ``tokens`` tokens that ``valid`` does not mask."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Point the kernel's arguments for a stored tensor at a quantised cache.
-
-    The kernel reads its codes, and then the tokens that are not quantised yet.
-    """
+    """Point the kernel's arguments for a stored tensor at codes and the tokens after them."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()

@@ -101,8 +101,7 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    It supports layers with a state, and layers with plain scores whose cached entries are used as
-    stored or only rotated.
+    It supports states, and plain scores of entries that are used as stored or only rotated.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -193,10 +192,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token per row, and store the token's entries.
-
-        The mask covers the tokens seen and the new ones; it is False for padding.
-        """
+        """Return the logits after one new token per row, and store the token's entries."""
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
         tokens = tokens.to(torch.int64).contiguous()
@@ -234,10 +230,7 @@ class NativeStep:
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Give the library the addresses of a layer's entries, which change with each reordering.
-
-        Returns the memory for the state after the new token, if the layer has a state.
-        """
+        """Give the library a layer's memory; return that for the next state, if there is one."""
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:
@@ -429,10 +422,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state and new memory for the next state; return the new memory.
-
-    The given state is not changed: a step may fail, and others may refer to the state.
-    """
+    """Give the library a state and new memory for the next state, since the step may fail."""
     before = store.read()
     if before is None:
         raise ValueError("expected a state that has seen a token, got none")
