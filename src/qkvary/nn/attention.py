@@ -19,7 +19,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import store_and_read
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -31,6 +31,7 @@ from qkvary.nn.projections import (
     make_projection,
     make_query,
 )
+from qkvary.nn.shapes import AttentionMask, Hidden, Pairs
 from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
@@ -192,7 +193,7 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
@@ -200,7 +201,7 @@ class Attention(nn.Module):
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    ) -> Hidden:
         """Return the layer's output.
 
         Args:
@@ -280,7 +281,7 @@ class Attention(nn.Module):
 
     def read(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
@@ -354,22 +355,18 @@ class Attention(nn.Module):
             return mixed
         return rotation.turn_back(mixed)
 
-    def output(
-        self,
-        mixed: Float[Tensor, "batch heads queries head_dim"],
-        x: Float[Tensor, "batch queries d_model"],
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def output(self, mixed: Float[Tensor, "batch heads queries head_dim"], x: Hidden) -> Hidden:
         """Return the layer's output from its mixed values and its input."""
         del x
         return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
 
     def weights(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
-    ) -> Float[Tensor, "batch heads queries keys"]:
+    ) -> Pairs:
         """Return the attention probabilities that the layer computes without a cache."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 

@@ -21,6 +21,7 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, sinusoid
 from qkvary.nn.linear import apply
 from qkvary.nn.projections import RMSNormPlusOne
+from qkvary.nn.shapes import Hidden, LayerMaps
 
 _gelu_tanh = functools.partial(F.gelu, approximate="tanh")
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
@@ -91,13 +92,7 @@ class Block(nn.Module):
         self.attention_output_norm = make_norm(attention.d_model, config) if has_both else None
         self.feed_forward_output_norm = make_norm(attention.d_model, config) if has_both else None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def forward(self, x: Hidden, *, layout: Layout, cache: LayerCache | None = None) -> Hidden:
         """Apply both sublayers."""
         placement, before = self.config.norm_placement, x
         read = self.attention_input(x)
@@ -114,9 +109,7 @@ class Block(nn.Module):
             x, read if placement == "output" else self.feed_forward_norm(read)
         )
 
-    def attention_input(
-        self, x: Float[Tensor, "batch queries d_model"]
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def attention_input(self, x: Hidden) -> Hidden:
         """Return the input of the attention layer for a block input ``x``."""
         has_no_norm = self.config.norm_placement.startswith(("post", "output"))
         return x if has_no_norm else self.attention_norm(x)
@@ -178,13 +171,7 @@ class Stack(nn.Module):
         self.final_norm = make_norm(config.d_model, config.block) if final else None
         self.recompute_blocks = False
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        cache: KVCache | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def forward(self, x: Hidden, *, layout: Layout, cache: KVCache | None = None) -> Hidden:
         """Apply all blocks and the final norm."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, layer_cache in zip(self.layers, caches, strict=True):
@@ -204,9 +191,7 @@ class Stack(nn.Module):
             return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
         return block(x, cache=cache, **others)
 
-    def attention_maps(
-        self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+    def attention_maps(self, x: Hidden, *, layout: Layout) -> LayerMaps:
         """Return the attention probabilities of every layer."""
         maps: list[Tensor] = []
         for block in self.layers:
@@ -230,12 +215,12 @@ def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Pa
 
 
 def add_positions(
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     tokens_at: Int[Tensor, "rows tokens"],
     *,
     kind: Positions,
     table: Float[Tensor, "max_tokens d_model"] | None,
-) -> Float[Tensor, "batch tokens d_model"]:
+) -> Hidden:
     """Add absolute positions: learned ones from the table, sinusoids, or none."""
     if table is not None:
         return x + F.embedding(tokens_at, table)

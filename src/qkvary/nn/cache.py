@@ -242,7 +242,7 @@ class KVCache:
         """
         given: Any = layers
         if not (
-            isinstance(given, Sequence) and all(isinstance(one, AttentionConfig) for one in layers)
+            isinstance(given, Sequence) and all(isinstance(one, AttentionConfig) for one in given)
         ):
             raise ValueError(
                 "expected the attention layers of a network, such as model.config.layers or "

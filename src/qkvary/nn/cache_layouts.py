@@ -6,7 +6,6 @@ the tensors are stored, nor on the softmax.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -15,13 +14,14 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.layout import Layout, Rotation
 from qkvary.nn.projections import LowRank, RoleMaker, Roles, Sources, split_heads
+from qkvary.nn.shapes import Hidden
 
 
 def store_and_read(
     maker: RoleMaker,
     cache: LayerCache,
     layout: Layout,
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     sources: Sources,
     rotation: Rotation | None,
 ) -> Roles:

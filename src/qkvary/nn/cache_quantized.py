@@ -54,11 +54,7 @@ class QuantizedStore:
     """
 
     def __init__(
-        self,
-        options: CacheOptions,
-        *,
-        max_tokens: int | None = None,
-        max_kept: int | None = None,
+        self, options: CacheOptions, *, max_tokens: int | None = None, max_kept: int | None = None
     ) -> None:
         """Start empty; at most ``max_tokens`` will be seen and ``max_kept`` kept, if not None."""
         if options.bits is None:

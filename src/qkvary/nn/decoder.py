@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import TokenNetwork
 from qkvary.nn.cache import KVCache
-from qkvary.nn.layout import AttentionMask
+from qkvary.nn.shapes import AttentionMask, Hidden, Logits, TokenIds
 
 
 @runtime_checkable
@@ -28,21 +28,21 @@ class Decoder(Protocol):
 
     def __call__(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"]:
+    ) -> Logits:
         """Return the logits of the next token at every position."""
         ...
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Hidden:
         """Return the hidden states after the last layer, and append the tokens to the cache.
 
         The mask is True for real tokens, and covers those in the cache and the new ones.

@@ -24,8 +24,9 @@ from qkvary.nn.blocks import (
 )
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import linear
+from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class AttentionMaps(NamedTuple):
     """The attention probabilities of every layer, without dropout."""
 
     encoder: Float[Tensor, "batch layers heads source source"]
-    decoder: Float[Tensor, "batch layers heads tokens tokens"]
+    decoder: LayerMaps
     cross: Float[Tensor, "batch layers heads tokens source"]
 
 
@@ -100,13 +101,13 @@ class DecoderBlock(Block):
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         *,
         layout: Layout,
         cache: LayerCache | None = None,
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    ) -> Hidden:
         """Apply the sublayers. Cross attention is skipped if ``memory`` is None."""
         read = self.attention_norm(x)
         mixed = self.attention(read, layout=layout, cache=cache)
@@ -137,13 +138,8 @@ class DecoderStack(Stack):
         super().__init__(config, blocks)
 
     def decode(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        memory: Memory,
-        cache: EncoderDecoderCache | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+        self, x: Hidden, *, layout: Layout, memory: Memory, cache: EncoderDecoderCache | None = None
+    ) -> Hidden:
         """Apply all blocks."""
         for index, block in enumerate(self.blocks):
             x = self._apply_block(
@@ -157,7 +153,7 @@ class DecoderStack(Stack):
         return x if self.final_norm is None else self.final_norm(x)
 
     def maps(
-        self, x: Float[Tensor, "batch queries d_model"], *, layout: Layout, memory: Memory
+        self, x: Hidden, *, layout: Layout, memory: Memory
     ) -> tuple[
         Float[Tensor, "batch layers heads queries queries"],
         Float[Tensor, "batch layers heads queries source"],
@@ -199,14 +195,14 @@ class EncoderDecoder(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         source: Int[Tensor, "batch source"] | None = None,
-        targets: Int[Tensor, "batch tokens"] | None = None,
+        targets: TokenIds | None = None,
         smoothing: float = 0.0,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+    ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
         ``targets`` are the next tokens, -100 for none. The loss is a sum in nats, with label
@@ -233,12 +229,12 @@ class EncoderDecoder(nn.Module):
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         source: Int[Tensor, "batch source"] | None = None,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Hidden:
         """Return the hidden states after the last layer of the decoder.
 
         Args:
@@ -278,7 +274,7 @@ class EncoderDecoder(nn.Module):
         return linear_token_losses(features, self.head_weight, self.head_bias, targets)
 
     def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"], source: Int[Tensor, "batch source"]
+        self, tokens: TokenIds, source: Int[Tensor, "batch source"]
     ) -> AttentionMaps:
         """Return the attention probabilities of every layer, without dropout."""
         x, own = self._read_source(source)

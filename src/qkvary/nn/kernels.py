@@ -28,6 +28,7 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
+from qkvary.nn.shapes import Pairs
 from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
@@ -93,7 +94,7 @@ class Core:
             return content_scores(weights, value.mT)
         return self._mix(scores, value, dropout)
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the attention weight of each pair; 0 if the query must not see the key."""
         raise NotImplementedError
 
@@ -136,11 +137,11 @@ class SoftmaxCore(Core):
         self._needs_products = any(term.needs_products for term in terms)
         self._has_learned_bias = any(term.is_learned_bias for term in terms)
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the attention probabilities."""
         return torch.softmax(self.multiply(scores), dim=-1)
 
-    def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+    def multiply(self, scores: Scores) -> Pairs:
         """Return the scores as a tensor; those of hidden pairs are hugely negative."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the original products, and the map is the largest tensor.
@@ -210,7 +211,7 @@ class GaussianCore(SoftmaxCore):
     Source: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", section 3.
     """
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the value of the kernel function for each pair of a query and a key."""
         half = 0.5 * scores.scale / scores.temperature
         query = scores.query.square().sum(dim=-1, keepdim=True)
@@ -230,7 +231,7 @@ class SimaCore(Core):
     Transformers", section 3.
     """
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the products of normalised queries and keys, which may be negative."""
         documents, weights = scores.layout.document_ids, content_scores(*self._normalise(scores))
         if documents is None:
@@ -266,7 +267,7 @@ class LinearCore(Core):
         super().__init__(config)
         self.features = FEATURES[config.variant.core]
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the weight of each pair, 0 for pairs that must not see each other."""
         query, key = self._map(scores)
         penalty = scores.layout.penalty(causal=self.config.causal, window=None, dtype=query.dtype)

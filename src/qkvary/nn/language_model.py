@@ -13,8 +13,9 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import linear
+from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 class LanguageModel(nn.Module):
@@ -79,14 +80,14 @@ class LanguageModel(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
-        targets: Int[Tensor, "batch tokens"] | None = None,
+        targets: TokenIds | None = None,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+    ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
         ``targets`` are the next tokens, -100 for none; the loss is a sum in nats. All other
@@ -103,13 +104,13 @@ class LanguageModel(nn.Module):
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         cache: KVCache | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Hidden:
         """Return the hidden states after the last layer.
 
         Args:
@@ -143,11 +144,7 @@ class LanguageModel(nn.Module):
         logits, cap = linear(features, self.output_weight, self.head_bias), self.config.logit_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def loss_sum(
-        self,
-        features: Float[Tensor, "batch tokens d_model"],
-        targets: Int[Tensor, "batch tokens"],
-    ) -> Float[Tensor, ""]:
+    def loss_sum(self, features: Hidden, targets: TokenIds) -> Float[Tensor, ""]:
         """Return the summed cross entropy of ``head`` in nats; targets of -100 do not count."""
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
@@ -184,9 +181,7 @@ class LanguageModel(nn.Module):
         """The parameter that the output head multiplies by."""
         return self.embedding if self.head_weight is None else self.head_weight
 
-    def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+    def attention_maps(self, tokens: TokenIds) -> LayerMaps:
         """Return the attention probabilities of every layer, without dropout."""
         layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
@@ -201,9 +196,7 @@ class LanguageModel(nn.Module):
                 f"{int(positions.min())} to {int(positions.max())}"
             )
 
-    def embed(
-        self, tokens: Int[Tensor, "batch tokens"], layout: Layout
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    def embed(self, tokens: TokenIds, layout: Layout) -> Hidden:
         """Return the input of the first block."""
         x = F.embedding(tokens, self.embedding)
         if self.config.scale_embedding:

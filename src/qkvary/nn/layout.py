@@ -15,9 +15,7 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import Positions
-
-AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
-"""True or 1 for real tokens, False or 0 for padding."""
+from qkvary.nn.shapes import PerHead
 
 
 class Layout:
@@ -192,12 +190,7 @@ class Layout:
         )
 
     def penalty(
-        self,
-        *,
-        causal: bool,
-        window: int | None,
-        dtype: torch.dtype,
-        stride: int | None = None,
+        self, *, causal: bool, window: int | None, dtype: torch.dtype, stride: int | None = None
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
@@ -348,9 +341,7 @@ class Rotation:
             growth = 1 + scaling.query_growth * torch.log1p(turns)
             self.growth = growth[:, None, :, None].to(dtype)
 
-    def rotate(
-        self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
-    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+    def rotate(self, heads: PerHead, *, inverse: bool = False) -> PerHead:
         """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
         still, rotated = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = rotated.chunk(2, dim=-1)
@@ -358,9 +349,7 @@ class Rotation:
         parts = (still, first * self.cos - second * sin, second * self.cos + first * sin)
         return torch.cat(parts, dim=-1)
 
-    def turn_back(
-        self, rotated: Float[Tensor, "batch heads tokens head_dim"]
-    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+    def turn_back(self, rotated: PerHead) -> PerHead:
         """Undo the rotation of a tensor, including the rotation's factor."""
         back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:

@@ -20,6 +20,7 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Rotation
 from qkvary.nn.linear import apply, is_plain, linear
+from qkvary.nn.shapes import Hidden, PerHead
 
 FEW_ROWS = 16
 """Up to this number of tokens per batch, projections are not joined if no gradient is needed."""
@@ -97,9 +98,7 @@ def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
     return weight, None if bias is None else bias.detach().cpu().double()
 
 
-def split_heads(
-    flat: Float[Tensor, "batch tokens width"], heads: int
-) -> Float[Tensor, "batch heads tokens head_dim"]:
+def split_heads(flat: Float[Tensor, "batch tokens width"], heads: int) -> PerHead:
     """Cut the channels of a source into heads."""
     return flat.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -127,11 +126,11 @@ def project_together(
 
 
 def make_query(
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     source: Float[Tensor, "batch source_heads tokens head_dim"],
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
-) -> Float[Tensor, "batch heads tokens head_dim"]:
+) -> PerHead:
     """Return the query of every head from its source; residual forms also add ``x``."""
     form = config.variant.query_form
     if form == "plain":
@@ -288,9 +287,7 @@ class RoleMaker:
     """The norm of the key's source; the value is normalised too if it has the same source."""
     latent: Latent | None
 
-    def project(
-        self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]
-    ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
+    def project(self, x: Hidden, names: Collection[Source]) -> dict[str, PerHead]:
         """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])

@@ -21,6 +21,7 @@ from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, find_far, interleave_sinusoids
+from qkvary.nn.shapes import Pairs
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class Scores:
     """The rotated queries of decoupled positions."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
-    products: Float[Tensor, "batch heads queries keys"] | None = None
+    products: Pairs | None = None
     """``scale q k^T`` if a term has changed single entries, else None."""
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor of ``q k^T``."""
@@ -62,7 +63,7 @@ class Scores:
             query, key = append_key_bias(query, key, self.key_bias, 1.0 / self.temperature)
         return query, key, 1.0
 
-    def multiply(self) -> Float[Tensor, "batch heads queries keys"]:
+    def multiply(self) -> Pairs:
         """Return a new tensor of the scores, without the pair bias."""
         if self.products is None:
             query, key, scale = self.fold()
@@ -94,7 +95,7 @@ class Scores:
 def content_scores(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
-) -> Float[Tensor, "batch heads queries keys"]:
+) -> Pairs:
     """Return the dot products of each query head with the key head of its group."""
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -377,14 +378,14 @@ def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
 
 
 def normalise_diagonal(
-    scores: Float[Tensor, "batch heads queries keys"],
+    scores: Pairs,
     squares: Float[Tensor, "batch heads keys"],
     config: AttentionConfig,
     *,
     factor: float = 1.0,
     valid: Bool[Tensor, "batch keys"] | None,
     documents: Int[Tensor, "batch keys"] | None,
-) -> Float[Tensor, "batch heads queries keys"]:
+) -> Pairs:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
     Over all tokens this would leak the future, so causal layers use the running mean or norm. In a

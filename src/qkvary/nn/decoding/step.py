@@ -25,11 +25,12 @@ from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import PROJECTED, Call, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
+from qkvary.nn.layout import Rotation, sinusoid
 from qkvary.nn.linear import is_watched
 from qkvary.nn.linear_attention import State
 from qkvary.nn.projections import HeadNorm, Latent, LowRank
 from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
+from qkvary.nn.shapes import AttentionMask
 from qkvary.nn.terms import Decay, term_classes
 
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
