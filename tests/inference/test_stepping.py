@@ -1,4 +1,4 @@
-"""A step follows a rule or is pinned; the choice never changes the generated tokens."""
+"""A step follows a rule or is pinned; the decode never changes the generated tokens."""
 
 import contextlib
 from typing import Any
@@ -14,7 +14,7 @@ from qkvary.inference.graph_step import FixedStep
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import choice, native
+from qkvary.nn.decoding import decode, native
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.language_model import LanguageModel
 from tests.small_networks import small_config
@@ -24,7 +24,7 @@ LONGEST = 160
 
 @pytest.fixture(autouse=True)
 def nothing_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.delenv(decode.VARIABLE, raising=False)
 
 
 def make(label: str = "Q-K=V") -> LanguageModel:
@@ -167,5 +167,5 @@ def test_the_choice_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) ->
         Request(prompt=tuple(range(2 + 3 * row)), max_new_tokens=9, seed=row) for row in range(3)
     ]
     found = [answer.tokens for answer in complete(model, requests)]
-    monkeypatch.setenv(choice.VARIABLE, "layer")
+    monkeypatch.setenv(decode.VARIABLE, "layer")
     assert found == [answer.tokens for answer in complete(model, requests)]

@@ -139,7 +139,7 @@ class Decoding(NetworkOptions):
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
         """Return a function that makes a cache for a number of tokens."""
         from qkvary.inference.decoding import make_cache
-        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.decode import pinned
 
         pinned(self.kernel)
         storage = parse_storage(self.storage)
@@ -149,7 +149,7 @@ class Decoding(NetworkOptions):
 
     def notice(self, loaded: "LoadedModel") -> str | None:
         """Return a notice if kernels must be compiled before the first token."""
-        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.decode import pinned
         from qkvary.nn.decoding.native import notice
 
         # The kernels read caches of tokens, not states.

@@ -18,7 +18,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
 from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
 from qkvary.nn.cache_storage import GrowingStore, PreallocatedStore, StateStore
-from qkvary.nn.decoding.choice import LAYER, pinned
+from qkvary.nn.decoding.decode import LAYER, pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes

@@ -134,8 +134,6 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        if positions is not None and self.position_embedding is not None:
-            self._check_positions(positions)
         x = self.embed(tokens, layout)
         return self.stack(x, layout=layout, cache=cache)
 
@@ -185,16 +183,6 @@ class LanguageModel(nn.Module):
         """Return the attention probabilities of every layer, without dropout."""
         layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
-
-    def _check_positions(self, positions: Tensor) -> None:
-        if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A captured graph cannot wait for the host; the length was checked before the capture.
-            return
-        if positions.min() < 0 or positions.max() >= self.config.max_tokens:
-            raise ValueError(
-                f"expected learned positions from 0 to {self.config.max_tokens - 1}, got "
-                f"{int(positions.min())} to {int(positions.max())}"
-            )
 
     def embed(self, tokens: TokenIds, layout: Layout) -> Hidden:
         """Return the input of the first block."""

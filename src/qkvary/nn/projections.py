@@ -37,12 +37,6 @@ class LowRank(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, rank))
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
-    def extra_repr(self) -> str:
-        """Return the sizes, for ``repr``."""
-        (rank, d_model), width = self.down.shape, self.weight.shape[0]
-        sizes = f"in_features={d_model}, out_features={width}"
-        return f"{sizes}, bias={self.bias is not None}, rank={rank}"
-
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
         """Return the projection."""
         return self.project_up(self.project_down(x))
