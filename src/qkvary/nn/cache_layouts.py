@@ -5,6 +5,8 @@ returns the latent; only ``split`` stores and returns key and value. A layout do
 the tensors are stored, nor on the softmax.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -88,16 +90,10 @@ def needs_slice(config: AttentionConfig) -> bool:
 
 def _latents(maker: RoleMaker, layout: CacheLayout) -> dict[Source, LowRank]:
     """Return the low-rank projections whose inner channels the layout stores."""
-    latents: dict[Source, LowRank] = {}
-    for source in maker.config.variant.cached if layout == "latent" else ():
-        if maker.config.latent(source) is None:
-            continue
-        projection = maker.projections[source]
-        if not isinstance(projection, LowRank):
-            # All bad input is a ValueError.
-            raise ValueError(  # noqa: TRY004
-                f"expected a low-rank projection {source} for a cache of latents, got "
-                f"{type(projection).__name__}; choose another layout of the cache"
-            )
-        latents[source] = projection
-    return latents
+    if layout != "latent":
+        return {}
+    return {
+        source: cast("LowRank", maker.projections[source])
+        for source in maker.config.variant.cached
+        if maker.config.latent(source) is not None
+    }

@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -43,26 +44,29 @@ _UNROTATED = (0,) * 6
 """The rotation fields of ``Call``, for keys that are read as stored."""
 
 
+def _of(kind: object, *names: str) -> list[tuple[str, Any]]:
+    """Return fields of one type."""
+    return [(name, kind) for name in names]
+
+
 class Stored(ctypes.Structure):
     """One stored tensor, field by field as in ``attention.cpp``."""
 
     _fields_ = (
         ("data", _pointer),
-        ("batch_stride", _int64),
-        ("head_stride", _int64),
-        ("token_stride", _int64),
-        ("dim", _int64),
+        *_of(_int64, "batch_stride", "head_stride", "token_stride", "dim"),
         ("scales", _pointer),
-        ("scale_batch_stride", _int64),
-        ("scale_head_stride", _int64),
-        ("scale_token_stride", _int64),
-        ("scale_groups", _int64),
-        ("group", _int64),
-        ("block", _int64),
+        *_of(
+            _int64,
+            "scale_batch_stride",
+            "scale_head_stride",
+            "scale_token_stride",
+            "scale_groups",
+            "group",
+            "block",
+        ),
         ("newest", _pointer),
-        ("newest_batch_stride", _int64),
-        ("newest_head_stride", _int64),
-        ("newest_token_stride", _int64),
+        *_of(_int64, "newest_batch_stride", "newest_head_stride", "newest_token_stride"),
     )
 
 
@@ -70,32 +74,14 @@ class Call(ctypes.Structure):
     """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("query", _pointer),
-        ("output", _pointer),
-        ("valid", _pointer),
+        *_of(_pointer, "query", "output", "valid"),
         ("valid_stride", _int64),
-        ("key", Stored),
-        ("value", Stored),
-        ("shared", _int64),
-        ("storage", _int64),
-        ("batch", _int64),
-        ("groups", _int64),
-        ("rows", _int64),
-        ("queries", _int64),
-        ("tokens", _int64),
-        ("start", _int64),
-        ("near_cos", _pointer),
-        ("near_sin", _pointer),
-        ("far_cos", _pointer),
-        ("far_sin", _pointer),
-        ("half", _int64),
-        ("table_stride", _int64),
-        ("threads", _int64),
-        ("narrow", _int64),
+        *_of(Stored, "key", "value"),
+        *_of(_int64, "shared", "storage", "batch", "groups", "rows", "queries", "tokens", "start"),
+        *_of(_pointer, "near_cos", "near_sin", "far_cos", "far_sin"),
+        *_of(_int64, "half", "table_stride", "threads", "narrow"),
         ("bias", _pointer),
-        ("rounded", _int64),
-        ("coded", _int64),
-        ("plain", _int64),
+        *_of(_int64, "rounded", "coded", "plain"),
         ("scale", ctypes.c_double),
     )
 
@@ -108,11 +94,8 @@ class Matrix(ctypes.Structure):
     """A matrix of weights, or of codes with scales."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("scales", _pointer),
-        ("width", _int64),
-        ("inner", _int64),
+        *_of(_pointer, "weight", "bias", "scales"),
+        *_of(_int64, "width", "inner"),
     )
 
 
@@ -120,8 +103,7 @@ class Norm(ctypes.Structure):
     """A normalisation layer, which the library applies to each row."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
+        *_of(_pointer, "weight", "bias"),
         ("kind", _int64),
         ("epsilon", ctypes.c_double),
     )
@@ -137,14 +119,8 @@ class Sums(ctypes.Structure):
     """The state of linear attention, before a token and after it."""
 
     _fields_ = (
-        ("values", _pointer),
-        ("keys", _pointer),
-        ("values_after", _pointer),
-        ("keys_after", _pointer),
-        ("decay", _pointer),
-        ("decay_is_learned", _int64),
-        ("decays_keys", _int64),
-        ("features", _int64),
+        *_of(_pointer, "values", "keys", "values_after", "keys_after", "decay"),
+        *_of(_int64, "decay_is_learned", "decays_keys", "features"),
         ("scale", ctypes.c_double),
     )
 
@@ -153,34 +129,15 @@ class Layer(ctypes.Structure):
     """One layer of attention, and the feed-forward network after it."""
 
     _fields_ = (
-        ("attention_norm", Norm),
-        ("feed_forward_norm", Norm),
+        *_of(Norm, "attention_norm", "feed_forward_norm"),
         ("sources", Projected * len(PROJECTED)),
-        ("query", _int64),
-        ("key", _int64),
-        ("value", _int64),
-        ("residual", _int64),
-        ("out", Matrix),
-        ("up", Matrix),
-        ("gate", Matrix),
-        ("down", Matrix),
-        ("latent_key", Matrix),
-        ("latent_value", Matrix),
-        ("activation", _int64),
-        ("post", _int64),
-        ("queries", _int64),
-        ("pairs", _int64),
-        ("cos", _pointer),
-        ("sin", _pointer),
-        ("turns_key", _int64),
-        ("turns_value", _int64),
-        ("turns_back", _int64),
-        ("turns_by_index", _int64),
-        ("reads_memory", _int64),
-        ("key_norm", Norm),
-        ("query_norm", Norm),
-        ("norms_heads", _int64),
-        ("norms_value", _int64),
+        *_of(_int64, "query", "key", "value", "residual"),
+        *_of(Matrix, "out", "up", "gate", "down", "latent_key", "latent_value"),
+        *_of(_int64, "activation", "post", "queries", "pairs"),
+        *_of(_pointer, "cos", "sin"),
+        *_of(_int64, "turns_key", "turns_value", "turns_back", "turns_by_index", "reads_memory"),
+        *_of(Norm, "key_norm", "query_norm"),
+        *_of(_int64, "norms_heads", "norms_value"),
         ("rope", Stored),
         ("closing", _int64),
         ("sums", Sums),
@@ -193,17 +150,10 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(Layer)),
-        ("num_layers", _int64),
-        ("rows", _int64),
-        ("width", _int64),
-        ("storage", _int64),
-        ("threads", _int64),
-        ("bytes", _int64),
+        *_of(_int64, "num_layers", "rows", "width", "storage", "threads", "bytes"),
         ("embedding", Matrix),
         ("embedding_scale", ctypes.c_double),
-        ("positions", _pointer),
-        ("tokens", _pointer),
-        ("position", _pointer),
+        *_of(_pointer, "positions", "tokens", "position"),
         ("index", _int64),
         ("final_norm", Norm),
         ("head", Matrix),
