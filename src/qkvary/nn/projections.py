@@ -175,6 +175,11 @@ class HeadNorm(nn.Module):
         """Start with a gain of one."""
         nn.init.constant_(self.weight, 0.0 if self.adds_one else 1.0)
 
+    @property
+    def gain(self) -> Float[Tensor, " width"]:
+        """Return the factor of each channel."""
+        return self.weight + 1 if self.adds_one else self.weight
+
     def normalise(
         self, heads: Float[Tensor, "batch heads tokens channels"]
     ) -> Float[Tensor, "batch heads tokens channels"]:
