@@ -17,6 +17,12 @@ from torch.autograd.function import once_differentiable
 
 from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
+Features = Float[Tensor, "tokens d_model"]
+Weight = Float[Tensor, "vocabulary d_model"]
+Bias = Float[Tensor, " vocabulary"]
+Targets = Int[Tensor, " tokens"]
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
 IGNORE_INDEX = -100
 """The target of tokens that the loss ignores, as in ``torch.nn.functional.cross_entropy``."""
 
@@ -31,10 +37,7 @@ ROWS_TOGETHER = 8192
 
 
 def linear_cross_entropy(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
+    features: Features, weight: Weight, bias: Bias | None, targets: Targets
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
@@ -49,10 +52,7 @@ def linear_cross_entropy(
 
 
 def linear_token_losses(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
+    features: Features, weight: Weight, bias: Bias | None, targets: Targets
 ) -> Float[Tensor, " tokens"]:
     """Return the loss of every token, zero for an ignored target, without gradients."""
     with torch.no_grad():
@@ -60,10 +60,10 @@ def linear_token_losses(
 
 
 def smoothed_loss_sum(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
+    features: Features,
+    weight: Weight,
+    bias: Bias | None,
+    targets: Targets,
     *,
     smoothing: float,
     excluded: int,
@@ -101,9 +101,6 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
         return max(tokens, 1)
     chunks = -(-tokens // most)
     return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
-
-
-_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class _Loss(torch.autograd.Function):
@@ -152,11 +149,10 @@ def _run(
         for start in range(0, len(targets), chunk):
             rows = slice(start, start + chunk)
             losses[rows] = loss.add(rows, targets[rows])
-        pairs = zip(loss.gradients, (features, weight, bias), strict=True)
-        by_features, by_weight, by_bias = (
-            None if found is None or part is None else found.to(part.dtype) for found, part in pairs
-        )
-        return losses, (by_features, by_weight, by_bias)
+    by_features, by_weight, by_bias = loss.gradients
+    by_weight = None if by_weight is None else by_weight.to(weight.dtype)
+    by_bias = None if by_bias is None or bias is None else by_bias.to(bias.dtype)
+    return losses, (by_features, by_weight, by_bias)
 
 
 class _Chunks:
