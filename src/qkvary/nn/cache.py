@@ -1,10 +1,8 @@
 """The cache for decoding: each layer stores exactly what its keys and values need.
 
-The cache belongs to the caller. By default it stores the tensors from which keys and values are
-made, before any rotation, so that they do not depend on positions and one tensor can serve as both.
-A layer with a window stores only the tokens that later ones can still see, and a layer with a
-linear core stores only sums. The caller chooses layout and storage; only quantised storage changes
-results.
+The cache belongs to the caller, who chooses layout and storage; only quantised storage changes
+results. By default it stores the tensors from which keys and values are made, before any rotation,
+so that one tensor can serve as both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,9 +127,8 @@ class LayerCache:
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], whose
-        first ``length`` tokens are used, or to the codes and newest tokens of a quantised cache.
-        For a layer with a state the result is empty; the caller replaces the state.
+        Each name maps to the whole buffer, [batch, heads, capacity, width], whose first ``length``
+        tokens are used, or to the codes and newest tokens of a quantised cache.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -154,9 +151,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
 
-        All slots but the last count as already seen. Each call of ``append`` takes one new token,
-        writes it to the slot ``place`` and to the last slot, and returns all ``tokens`` entries.
-        ``place`` is one number on the cache's device, which may change between calls.
+        All slots but the last count as already seen. ``append`` writes one new token to the slot
+        ``place``, a number on the cache's device, and to the last slot, and returns all entries.
         """
         if not self.has_fixed_memory:
             raise ValueError(
@@ -231,8 +227,7 @@ class KVCache:
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
-            max_tokens: The maximum number of tokens seen, including those that are not stored any
-                more.
+            max_tokens: The maximum number of tokens seen, including those no longer stored.
             options: Layout and storage of the entries.
 
         Raises:
@@ -253,12 +248,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Number of tokens seen, the same in all layers.
-
-        Raises:
-            ValueError: if a call failed midway, so that some layers have seen more tokens than
-                others.
-        """
+        """Number of tokens seen, the same in all layers unless a call failed midway."""
         lengths = {layer.length for layer in self.layers}
         if len(lengths) > 1:
             raise ValueError(
@@ -296,10 +286,6 @@ class KVCache:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs.
-
-        Args:
-            rows: Row numbers of the current batch, one for each new row.
-        """
+        """Replace row i by row ``rows[i]``, as a beam search needs; their number may change."""
         for layer in self.layers:
             layer.reorder(rows)

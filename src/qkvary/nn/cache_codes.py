@@ -2,8 +2,7 @@
 
 A code is ``c = round(x / s)``. The scale ``s`` is ``max |x| / (2^(bits - 1) - 1)`` over the numbers
 that share it, rounded up to 32 bits, so that no code leaves its range and ``|x - c s| <= s / 2``.
-Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side. Which
-tokens are kept, and where, is decided elsewhere.
+Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Layouts of the cache: which tensors are stored per token, and how they become key and value.
 
 A layout never changes results beyond rounding. If key and value are made from a latent, a layout
-returns the latent; only ``split`` stores and returns key and value. A layout does not depend on how
-the tensors are stored, nor on the softmax.
+returns the latent; only ``split`` stores and returns key and value.
 """
 
 from typing import cast

@@ -1,9 +1,8 @@
 """The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
 
 The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
-decoding. All accept fewer KV heads than query heads without copying keys. The configuration and the
-shapes determine which one is used (``choose_kernel``), so a run does not depend on timings; a cache
-may request a kernel for decoding.
+decoding, which a cache may request. The configuration and the shapes determine which one is used,
+never timings. All accept fewer KV heads than query heads without copying keys.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """The layout of the tokens of one call: positions, padding, documents and visibility.
 
-A layout is computed once per call and shared by all layers. This module also computes position
-tables: sinusoids, and rotations of a head's channels. Every table is computed in float64 from
-integer positions and then cast, so only the network's dtype determines its precision.
+A layout is computed once per call and shared by all layers. The tables of positions, sinusoids and
+rotations, are computed in float64 and then cast.
 """
 
 import functools
@@ -162,10 +161,7 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros.
-
-        An attention weight of zero alone would not remove a non-finite number.
-        """
+        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros."""
         if self.attention_mask is None:
             return x
         mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]
@@ -194,9 +190,8 @@ class Layout:
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number:
-        adding a score cannot overflow and, in float32, changes nothing. So a row without visible
-        keys gives no NaN.
+        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number, so
+        that adding a score cannot overflow, and a row without visible keys gives no NaN.
         """
         if torch.compiler.is_compiling():
             # The compiler finds equal parts itself, and a recomputed block must not store anything.
@@ -278,8 +273,7 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
-    Without a stride, these are the pairs at least a window apart; with a stride, only those of them
-    whose distance is not a multiple of the stride.
+    These are the pairs at least a window apart whose distance is not a multiple of the stride.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers"; here both form one pattern, the same for every head.

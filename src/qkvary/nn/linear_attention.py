@@ -1,7 +1,7 @@
 """Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
 
-Each form takes the features of query and key, ``phi(q)`` and ``phi(k)``, and returns sums of
-weighted values and sums of weights. The caller applies feature maps and the division.
+Each form takes the features ``phi(q)`` and ``phi(k)``, and returns sums of weighted values and of
+weights. The caller applies feature maps and the division.
 """
 
 from dataclasses import dataclass
@@ -82,8 +82,8 @@ def step(
 
     ``S_t = decay S_{t-1} + phi(k_t) v_t^T`` and ``y_t = phi(q_t) S_t``.
 
-    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4. The
-    decay is that of Kayyam et al. 2026, appendix A.1.
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4; the decay is that of
+    Kayyam et al. 2026, appendix A.1.
     """
     values, keys = key.mT @ value, key.sum(dim=2) if sums.has_weights else None
     if before is not None:

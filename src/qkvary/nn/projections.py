@@ -1,8 +1,7 @@
 """Computes query, key and value from a layer's input: projections, head norms, roles.
 
-A source is a learned projection, full or low-rank, or the input itself. The role terms of
-``arch.terms`` are applied between a source and the role that reads it: a norm, the expansion of a
-latent, a rotation. Independent of scores and caches.
+A source is a learned projection, full or low-rank, or the input itself. Between a source and the
+role that reads it are the role terms: a norm, the expansion of a latent, a rotation.
 """
 
 import math
@@ -201,10 +200,9 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
     """Return the norm for a query or key, if the variant has such norms."""
     if config.variant.head_norm == "none":
         return None
-    eps, adds_one = config.scale.norm_eps, config.scale.norm_adds_one
-    if config.variant.head_norm == "qk-norm-wide":
-        return HeadNorm(width, eps=eps, adds_one=adds_one)
-    return HeadNorm(config.size_per_head, eps=eps, is_wide=False, adds_one=adds_one)
+    is_wide, scale = config.variant.head_norm == "qk-norm-wide", config.scale
+    width = width if is_wide else config.size_per_head
+    return HeadNorm(width, eps=scale.norm_eps, is_wide=is_wide, adds_one=scale.norm_adds_one)
 
 
 class Roles(NamedTuple):

@@ -1,8 +1,7 @@
 """The scores of attention as an object, and the score terms that change it.
 
-There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name. A term takes
-scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
-``nn.projections``. Independent of what the core does with the scores.
+There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name; it fills a
+field of :class:`Scores`. The role terms are in ``nn.projections``.
 """
 
 import functools
@@ -319,9 +318,8 @@ class Temperature(ScoreTerm):
 class Decay(ScoreTerm):
     """In linear attention, multiply the weight of a key that is n tokens before the query by f^n.
 
-    Each KV head has a separate factor f below 1. A fixed factor, or the initial value of a learned
-    one, is 1 - 2^(-5 - h) for KV head h. Like the size of a window, the distance n counts tokens by
-    their index in the sequence, whatever their positions are.
+    A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h. The
+    distance n counts tokens by their index in the sequence, whatever their positions are.
 
     Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
     """
@@ -388,9 +386,9 @@ def normalise_diagonal(
 ) -> Pairs:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. In a
-    layer with a window, mean and norm cover only the window. ``squares`` is the diagonal over all
-    keys, scale included; the normalised diagonal is multiplied by ``factor``.
+    So causal layers use the running mean or norm, and layers with a window that of the window.
+    ``squares`` is the diagonal over all keys, scale included; the normalised diagonal is multiplied
+    by ``factor``.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """

@@ -1,10 +1,8 @@
 """Builds a shared library from C++ with the compiler of the machine, once for each machine.
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
-the processor's instruction sets. Nothing is built at import, and a machine without a compiler is
-normal.
-
-Libraries are kept between runs, and can be built again: a failed write is ignored.
+the processor's instruction sets. Nothing is built at import. A machine without a compiler is
+normal, and so is a folder that cannot be written.
 """
 
 import contextlib

@@ -28,8 +28,7 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST = 16
 """The smallest number of rows, keys and channels that matrix units can multiply."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
-"""Up to this number of rows a program does not use matrix units: they are slow for float32 without
-rounding, and compute 16 rows even for one. Measured on an H200 (``studies/ours/gpu``)."""
+"""Up to this number of rows a program does not use matrix units (measured on an H200)."""
 MOST_ROWS, MOST_KEYS = 64, 256
 """Maximum number of rows and of keys per tile."""
 TILE_BYTES = 1 << 15
