@@ -113,15 +113,9 @@ class DecoderBlock(Block):
         mixed = self.attention(read, layout=layout, cache=cache)
         x = self.add_attention(x, mixed)
         if memory is not None:
-            x = self.add_attention(
-                x,
-                self.cross(
-                    self.cross_norm(x),
-                    memory=memory.states,
-                    layout=memory.layout,
-                    cache=cross_cache,
-                ),
-            )
+            read, states = self.cross_norm(x), memory.states
+            mixed = self.cross(read, memory=states, layout=memory.layout, cache=cross_cache)
+            x = self.add_attention(x, mixed)
         return self.add_feed_forward(x, self.feed_forward_norm(x))
 
 
@@ -129,13 +123,14 @@ class DecoderStack(Stack):
     """Decoder blocks and the final norm."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
-        pairs = zip(config.layers, config.cross, strict=True)
         make = config.cross_kind.make
-        blocks = [
-            DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
-            for own, cross in pairs
-        ]
-        super().__init__(config, blocks)
+        super().__init__(
+            config,
+            (
+                DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
+                for own, cross in zip(config.layers, config.cross, strict=True)
+            ),
+        )
 
     def decode(
         self, x: Hidden, *, layout: Layout, memory: Memory, cache: EncoderDecoderCache | None = None

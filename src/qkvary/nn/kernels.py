@@ -191,12 +191,7 @@ class SoftmaxCore(Core):
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else scores.query.dtype
         bias = scores.cooled_pair_bias()
-        penalty = scores.layout.penalty(
-            causal=config.causal,
-            window=config.variant.window,
-            stride=config.variant.stride,
-            dtype=dtype,
-        )
+        penalty = scores.layout.penalty(config, dtype)
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
 
@@ -269,7 +264,7 @@ class LinearCore(Core):
     def weights(self, scores: Scores, /) -> Pairs:
         """Return the weight of each pair, 0 for pairs that must not see each other."""
         query, key = self._map(scores)
-        penalty = scores.layout.penalty(causal=self.config.causal, window=None, dtype=query.dtype)
+        penalty = scores.layout.penalty(self.config, query.dtype)
         seen = None if penalty is None else penalty == 0
         weights, total = weigh_pairs(query, key, self._sums(scores), seen)
         if total is not None:

@@ -186,17 +186,17 @@ class Layout:
         )
 
     def penalty(
-        self, *, causal: bool, window: int | None, dtype: torch.dtype, stride: int | None = None
+        self, config: AttentionConfig, dtype: torch.dtype
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
         ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number, so
         that adding a score cannot overflow, and a row without visible keys gives no NaN.
         """
+        key = (config.causal, config.variant.window, config.variant.stride, dtype)
         if torch.compiler.is_compiling():
             # The compiler finds equal parts itself, and a recomputed block must not store anything.
-            return self._find_penalty(causal, window, stride, dtype)
-        key = (causal, window, stride, dtype)
+            return self._find_penalty(*key)
         if key not in self._penalties:
             self._penalties[key] = self._find_penalty(*key)
         return self._penalties[key]
