@@ -56,16 +56,12 @@ class LayerCache:
         computation."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
-        self._length = 0
+        self.length = 0
+        """Number of tokens seen; masks and positions must cover all of them."""
         self._rows: int | None = None
         self._stores: dict[str, GrowingStore | QuantizedStore] = {}
         # Options that do not fit are refused before the first token.
         self._make_store()
-
-    @property
-    def length(self) -> int:
-        """Number of tokens seen; masks and positions must cover all of them."""
-        return self._length
 
     @property
     def num_stored(self) -> int:
@@ -99,7 +95,7 @@ class LayerCache:
             if name not in self._stores:
                 self._stores[name] = self._make_store()
             joined[name] = self._stores[name].append(entries, self._max_kept)
-        self._length, self._rows = self._length + tokens, rows
+        self.length, self._rows = self.length + tokens, rows
         return joined
 
     def _make_store(self) -> GrowingStore | QuantizedStore:
@@ -115,7 +111,7 @@ class LayerCache:
     def _check_room(self, tokens: int, rows: int) -> None:
         if self._rows is not None and rows != self._rows:
             raise ValueError(f"expected a batch of {self._rows}, as in the cache, got {rows}")
-        total = self._length + tokens
+        total = self.length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
@@ -139,7 +135,7 @@ class LayerCache:
         """Count claimed tokens as seen, once the caller has written them."""
         for store in self._stores.values():
             store.commit(tokens)
-        self._length += tokens
+        self.length += tokens
 
     @property
     def has_fixed_memory(self) -> bool:
@@ -162,27 +158,27 @@ class LayerCache:
         for name, store in self._stores.items():
             if isinstance(store, PreallocatedStore):
                 other._stores[name] = store.view(tokens, place)
-        other._length, other._rows = tokens - 1, self._rows
+        other.length, other._rows = tokens - 1, self._rows
         return other
 
     def crop(self, tokens: int) -> None:
         """Remove all but the first ``tokens`` of the tokens seen; errors as in ``KVCache.crop``."""
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
-            self.state.clear()
+            self.state.sums = None
         for store in self._stores.values():
-            store.drop_last(self._length - tokens)
-        self._length = tokens
+            store.drop_last(self.length - tokens)
+        self.length = tokens
 
     def check_crop(self, tokens: int) -> None:
         """Raise the error that ``crop(tokens)`` would raise, if any, without changing anything."""
-        if not 0 <= tokens <= self._length:
-            raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
-        dropped = self._length - tokens
+        if not 0 <= tokens <= self.length:
+            raise ValueError(f"expected 0 to {self.length} tokens to crop to, got {tokens}")
+        dropped = self.length - tokens
         if self.state is not None:
             if tokens and dropped:
                 raise ValueError(
-                    f"expected {self._length} tokens to crop to, or 0, since a state is the sum of "
+                    f"expected {self.length} tokens to crop to, or 0, since a state is the sum of "
                     f"all tokens, got {tokens}"
                 )
             return
@@ -203,8 +199,8 @@ class LayerCache:
             # text.
             self._stores.clear()
         if self.state is not None:
-            self.state.clear()
-        self._length, self._rows = 0, None
+            self.state.sums = None
+        self.length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``, as a beam search needs."""

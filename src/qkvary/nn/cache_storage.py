@@ -1,5 +1,7 @@
 """The storage of a cache's entries, whatever they contain: growing or preallocated."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -165,36 +167,25 @@ class PlacedStore(PreallocatedStore):
         return memory
 
 
+@dataclass(slots=True)
 class StateStore:
     """The state of a core that stores sums over all tokens seen instead of entries."""
 
-    def __init__(self) -> None:
-        self._state: State | None = None
+    sums: State | None = None
+    """None before the first token."""
 
     @property
     def nbytes(self) -> int:
         """Number of bytes held."""
-        parts = (part for part in self._state or () if part is not None)
+        parts = (part for part in self.sums or () if part is not None)
         return sum(part.untyped_storage().nbytes() for part in parts)
-
-    def read(self) -> State | None:
-        """Return the sums; None before the first token."""
-        return self._state
-
-    def write(self, state: State) -> None:
-        """Replace the sums."""
-        self._state = state
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``."""
-        if self._state is not None:
-            values, keys = self._state
+        if self.sums is not None:
+            values, keys = self.sums
             keys = None if keys is None else keys.index_select(0, rows)
-            self._state = State(values.index_select(0, rows), keys)
-
-    def clear(self) -> None:
-        """Remove the sums."""
-        self._state = None
+            self.sums = State(values.index_select(0, rows), keys)
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:

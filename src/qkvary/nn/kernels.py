@@ -303,7 +303,7 @@ class LinearCore(Core):
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
             return attend_to_all(query, key, value, sums)
-        before = None if store is None else store.read()
+        before = None if store is None else store.sums
         if store is not None and layout.num_queries == 1 and documents is None:
             mixture, after = step(query, key, value, sums, before)
         else:
@@ -321,7 +321,7 @@ class LinearCore(Core):
                 keep=store is not None,
             )
         if store is not None and after is not None:
-            store.write(after)
+            store.sums = after
         return mixture
 
     def _sums(self, scores: Scores) -> Sums:

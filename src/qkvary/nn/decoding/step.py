@@ -220,7 +220,7 @@ class NativeStep:
             raise MemoryError("no room for the partial results of a step")
         for cache, state in zip(self.cache.layers, states, strict=True):
             if cache.state is not None and state is not None:
-                cache.state.write(state)
+                cache.state.sums = state
             cache.commit(1)
         return logits
 
@@ -420,12 +420,12 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
     """Give the library a state and new memory for the next state, since the step may fail."""
-    before = store.read()
+    before = store.sums
     if before is None:
         raise ValueError("expected a state that has seen a token, got none")
     values, keys = before.values.float().contiguous(), before.keys
     keys = None if keys is None else keys.float().contiguous()
-    store.write(State(values, keys))
+    store.sums = State(values, keys)
     after = State(torch.empty_like(values), None if keys is None else torch.empty_like(keys))
     sums.values, sums.values_after = values.data_ptr(), after.values.data_ptr()
     if keys is not None and after.keys is not None:
