@@ -10,8 +10,8 @@ import functools
 import math
 import struct
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -44,29 +44,17 @@ _UNROTATED = (0,) * 6
 """The rotation fields of ``Call``, for keys that are read as stored."""
 
 
-def _of(kind: object, *names: str) -> list[tuple[str, Any]]:
-    """Return fields of one type."""
-    return [(name, kind) for name in names]
-
-
 class Stored(ctypes.Structure):
     """One stored tensor, field by field as in ``attention.cpp``."""
 
     _fields_ = (
         ("data", _pointer),
-        *_of(_int64, "batch_stride", "head_stride", "token_stride", "dim"),
+        *zip(("batch_stride", "head_stride", "token_stride", "dim"), repeat(_int64)),
         ("scales", _pointer),
-        *_of(
-            _int64,
-            "scale_batch_stride",
-            "scale_head_stride",
-            "scale_token_stride",
-            "scale_groups",
-            "group",
-            "block",
-        ),
+        *zip(("scale_batch_stride", "scale_head_stride", "scale_token_stride"), repeat(_int64)),
+        *zip(("scale_groups", "group", "block"), repeat(_int64)),
         ("newest", _pointer),
-        *_of(_int64, "newest_batch_stride", "newest_head_stride", "newest_token_stride"),
+        *zip(("newest_batch_stride", "newest_head_stride", "newest_token_stride"), repeat(_int64)),
     )
 
 
@@ -74,14 +62,17 @@ class Call(ctypes.Structure):
     """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        *_of(_pointer, "query", "output", "valid"),
+        *zip(("query", "output", "valid"), repeat(_pointer)),
         ("valid_stride", _int64),
-        *_of(Stored, "key", "value"),
-        *_of(_int64, "shared", "storage", "batch", "groups", "rows", "queries", "tokens", "start"),
-        *_of(_pointer, "near_cos", "near_sin", "far_cos", "far_sin"),
-        *_of(_int64, "half", "table_stride", "threads", "narrow"),
+        *zip(("key", "value"), repeat(Stored)),
+        *zip(
+            ("shared", "storage", "batch", "groups", "rows", "queries", "tokens", "start"),
+            repeat(_int64),
+        ),
+        *zip(("near_cos", "near_sin", "far_cos", "far_sin"), repeat(_pointer)),
+        *zip(("half", "table_stride", "threads", "narrow"), repeat(_int64)),
         ("bias", _pointer),
-        *_of(_int64, "rounded", "coded", "plain"),
+        *zip(("rounded", "coded", "plain"), repeat(_int64)),
         ("scale", ctypes.c_double),
     )
 
@@ -94,8 +85,8 @@ class Matrix(ctypes.Structure):
     """A matrix of weights, or of codes with scales."""
 
     _fields_ = (
-        *_of(_pointer, "weight", "bias", "scales"),
-        *_of(_int64, "width", "inner"),
+        *zip(("weight", "bias", "scales"), repeat(_pointer)),
+        *zip(("width", "inner"), repeat(_int64)),
     )
 
 
@@ -103,7 +94,7 @@ class Norm(ctypes.Structure):
     """A normalisation layer, which the library applies to each row."""
 
     _fields_ = (
-        *_of(_pointer, "weight", "bias"),
+        *zip(("weight", "bias"), repeat(_pointer)),
         ("kind", _int64),
         ("epsilon", ctypes.c_double),
     )
@@ -119,8 +110,8 @@ class Sums(ctypes.Structure):
     """The state of linear attention, before a token and after it."""
 
     _fields_ = (
-        *_of(_pointer, "values", "keys", "values_after", "keys_after", "decay"),
-        *_of(_int64, "decay_is_learned", "decays_keys", "features"),
+        *zip(("values", "keys", "values_after", "keys_after", "decay"), repeat(_pointer)),
+        *zip(("decay_is_learned", "decays_keys", "features"), repeat(_int64)),
         ("scale", ctypes.c_double),
     )
 
@@ -129,15 +120,18 @@ class Layer(ctypes.Structure):
     """One layer of attention, and the feed-forward network after it."""
 
     _fields_ = (
-        *_of(Norm, "attention_norm", "feed_forward_norm"),
+        *zip(("attention_norm", "feed_forward_norm"), repeat(Norm)),
         ("sources", Projected * len(PROJECTED)),
-        *_of(_int64, "query", "key", "value", "residual"),
-        *_of(Matrix, "out", "up", "gate", "down", "latent_key", "latent_value"),
-        *_of(_int64, "activation", "post", "queries", "pairs"),
-        *_of(_pointer, "cos", "sin"),
-        *_of(_int64, "turns_key", "turns_value", "turns_back", "turns_by_index", "reads_memory"),
-        *_of(Norm, "key_norm", "query_norm"),
-        *_of(_int64, "norms_heads", "norms_value"),
+        *zip(("query", "key", "value", "residual"), repeat(_int64)),
+        *zip(("out", "up", "gate", "down", "latent_key", "latent_value"), repeat(Matrix)),
+        *zip(("activation", "post", "queries", "pairs"), repeat(_int64)),
+        *zip(("cos", "sin"), repeat(_pointer)),
+        *zip(
+            ("turns_key", "turns_value", "turns_back", "turns_by_index", "reads_memory"),
+            repeat(_int64),
+        ),
+        *zip(("key_norm", "query_norm"), repeat(Norm)),
+        *zip(("norms_heads", "norms_value"), repeat(_int64)),
         ("rope", Stored),
         ("closing", _int64),
         ("sums", Sums),
@@ -150,10 +144,10 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(Layer)),
-        *_of(_int64, "num_layers", "rows", "width", "storage", "threads", "bytes"),
+        *zip(("num_layers", "rows", "width", "storage", "threads", "bytes"), repeat(_int64)),
         ("embedding", Matrix),
         ("embedding_scale", ctypes.c_double),
-        *_of(_pointer, "positions", "tokens", "position"),
+        *zip(("positions", "tokens", "position"), repeat(_pointer)),
         ("index", _int64),
         ("final_norm", Norm),
         ("head", Matrix),
