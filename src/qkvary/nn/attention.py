@@ -144,9 +144,8 @@ class Attention(nn.Module):
                 projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
             else:
                 initializer.linear(f"{name}_proj", projection, init, config.projection_std)
-        initializer.linear(
-            "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
-        )
+        output_std = init.output_std if init.scheme == "normal" else None
+        initializer.linear("o_proj", self.o_proj, init, output_std)
         if self.query_map is not None:
             with torch.no_grad():
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))

@@ -56,11 +56,9 @@ class FeedForward(nn.Module):
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal``, ``down`` has a standard deviation ``output_std``."""
         initializer.linear("up", self.up, init)
-        if self.gate is not None:
-            initializer.linear("gate", self.gate, init)
-        initializer.linear(
-            "down", self.down, init, init.output_std if init.scheme == "normal" else None
-        )
+        initializer.linear("gate", self.gate, init)
+        output_std = init.output_std if init.scheme == "normal" else None
+        initializer.linear("down", self.down, init, output_std)
 
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:

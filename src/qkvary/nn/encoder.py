@@ -88,10 +88,10 @@ class Encoder(nn.Module):
             columns = F.dropout(vectors, dropout, self.training) @ self.embedding
         else:
             columns = F.embedding(tokens, self.embedding)
-        if dropout > 0 and not self.config.reads_vectors:
-            # Dropout on a one-hot input drops or scales the token's whole embedding.
-            kept = torch.ones_like(columns[..., :1])
-            columns = columns * F.dropout(kept, dropout, self.training)
+            if dropout > 0:
+                # Dropout on a one-hot input drops or scales the token's whole embedding.
+                kept = torch.ones_like(columns[..., :1])
+                columns = columns * F.dropout(kept, dropout, self.training)
         x = columns + self.embedding_bias
         kind, table = self.config.positions, self.position_embedding
         return add_positions(x, layout.query_positions, kind=kind, table=table)
@@ -107,7 +107,6 @@ class Encoder(nn.Module):
             std = init.weight_std(vocabulary, d_model)
             initializer.weight("embedding", self.embedding, init, std)
         initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
-        if self.position_embedding is not None:
-            initializer.table("position_embedding", self.position_embedding, init)
+        initializer.table("position_embedding", self.position_embedding, init)
         initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)

@@ -298,12 +298,9 @@ class EncoderDecoder(nn.Module):
     def _initialize(self, seed: int) -> None:
         init = self.config.init
         initializer = initialize(self, init, seed)
-        for name in ("source_embedding", "embedding"):
+        for name in ("source_embedding", "embedding", "source_positions", "target_positions"):
             initializer.table(name, getattr(self, name), init)
         vocabulary, d_model = self.head_weight.shape
         std = init.weight_std(d_model, vocabulary)
         initializer.weight("head_weight", self.head_weight, init, std)
         initializer.bias("head_bias", self.head_bias, init, d_model)
-        for name in ("source_positions", "target_positions"):
-            if getattr(self, name) is not None:
-                initializer.table(name, getattr(self, name), init)

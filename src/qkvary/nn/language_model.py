@@ -209,8 +209,7 @@ class LanguageModel(nn.Module):
         if self.head_weight is not None:
             initializer.weight("head_weight", self.head_weight, init, head_std)
         initializer.bias("head_bias", self.head_bias, init, d_model)
-        if self.position_embedding is not None:
-            initializer.table("position_embedding", self.position_embedding, init)
+        initializer.table("position_embedding", self.position_embedding, init)
 
 
 def _check_call(tokens: object, cache: object) -> None:

@@ -84,6 +84,5 @@ class VisionTransformer(nn.Module):
         initializer.linear("patch", self.patch, init)
         initializer.table("class_token", self.class_token, init)
         initializer.table("position_embedding", self.position_embedding, init)
-        if self.head_in is not None:
-            initializer.linear("head_in", self.head_in, init)
+        initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)

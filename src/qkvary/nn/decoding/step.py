@@ -37,7 +37,6 @@ PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Error codes of ``step.cpp``; any other means that memory ran out."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
 """The library's numbers for the feature maps of linear attention."""
 
@@ -57,7 +56,7 @@ def supports(model: Decoder, cache: KVCache) -> bool:
         and not block.parallel
         and (isinstance(model, EncoderDecoder) or model.config.logit_cap is None)
         and block.activation in ACTIVATIONS
-        and dtype in DTYPES
+        and dtype in native.STORAGE
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
@@ -160,7 +159,7 @@ class NativeStep:
         self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
         self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
-        self._turns: dict[object, tuple[Tensor, Tensor]] = {}
+        self._rotations: dict[object, tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
         if isinstance(model, EncoderDecoder):
             stack, table, output = model.decoder, model.target_positions, "head_weight"
@@ -287,8 +286,8 @@ class NativeStep:
     ) -> Layer:
         config = cache.config
         sharing, layout = config.variant.sharing, cache.options.layout
-        turned = config.variant.positions == "rotary"
-        stored_turned = turned and layout != "sources"
+        is_rotary = config.variant.positions == "rotary"
+        stores_rotated = is_rotary and layout != "sources"
         place = {source: index for index, source in enumerate(PROJECTED)}
         layer = Layer(
             attention_norm=self._norm(norm),
@@ -298,10 +297,10 @@ class NativeStep:
             residual=QUERY_FORMS[config.variant.query_form],
             out=self._linear(attention.o_proj),
             queries=config.heads(sharing.query),
-            turns_key=stored_turned,
-            turns_value=stored_turned and config.value_rope != "none",
+            turns_key=stores_rotated,
+            turns_value=stores_rotated and config.value_rope != "none",
             turns_back=config.value_rope == "counter",
-            turns_by_index=turned and layout == "sources",
+            turns_by_index=is_rotary and layout == "sources",
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
@@ -327,11 +326,11 @@ class NativeStep:
         if config.rotated_channels:
             # Layers with the same rotation share the tables of all positions.
             key = (config.position, config.rotated_channels)
-            if key not in self._turns:
+            if key not in self._rotations:
                 index = torch.arange(self._max_tokens)[None]
                 table = Rotation(index, config, torch.float32, self._max_tokens)
-                self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
-            cos, sin = self._turns[key]
+                self._rotations[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
+            cos, sin = self._rotations[key]
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
 
