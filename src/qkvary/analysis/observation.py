@@ -129,10 +129,9 @@ def _attend(
     *,
     layout: Layout,
     cache: LayerCache | None = None,
-    kernel: str | None = None,
 ) -> Float[Tensor, "batch queries d_model"]:
     """Attend as ``Attention.forward`` does without a cache, and record the call."""
-    del cache, kernel
+    del cache
     heads = attention.read(x, layout)
     key_shift = torch.zeros_like(heads.key, requires_grad=True)
     value_shift = torch.zeros_like(heads.value, requires_grad=True)

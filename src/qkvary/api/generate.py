@@ -169,7 +169,7 @@ def generate(
 def _cache_maker(loaded: "LoadedModel", decoding: Decoding, terminal: Terminal) -> "CacheMaker":
     """Return a function that makes a cache; tell the user if kernels must be compiled first."""
     from qkvary.inference.decoding import make_cache
-    from qkvary.nn.decoding.choice import pinned
+    from qkvary.nn.decoding.decode import pinned
     from qkvary.nn.decoding.native import notice
 
     storage, kernel = parse_options(decoding.storage), decoding.kernel
