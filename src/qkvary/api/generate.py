@@ -1,7 +1,7 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from qkvary.api.arguments import verb
@@ -140,7 +140,7 @@ def generate(
         request = Request(
             prompt=encoded,
             max_new_tokens=min(DEFAULT_TOKENS, room) if tokens is None else tokens,
-            sampling=sampling,
+            sampling=replace(sampling, temperature=sampling.divisor),
             stop=answering.stop,
             stop_tokens=own.ends,
             seed=answering.seed,
