@@ -67,7 +67,7 @@ REFUSED = {
         "own --data text --to latnt --cache 50%": "did you mean latent",
         "own --data text --to latent": "expected --cache, such as 50%, or --bytes-per-token, not b",
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
-        "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with --heal-tokens",
+        "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
         "own --to latent --cache 50%": "expected a text (--data) for fitting the smaller cache",
     },
