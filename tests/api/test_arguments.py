@@ -123,7 +123,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate("tiny", tasks=()), "got neither"),
     (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "limit: expected at least 1, got 0"),
     (lambda: qk.cost("300M", batch=None), "batch: expected a whole number such as '32k', got None"),
-    (lambda: qk.cost("300M", decimal="no"), "decimal: expected True or False, got 'no'"),
+    (lambda: qk.evaluate("tiny", __file__, paper="no"), "paper: expected True or False, got 'no'"),
     (lambda: qk.plan("300M", gpu="t4", price="1"), "price: expected a number, got '1'"),
     (lambda: qk.plan("300M", gpu="t4", goal="trainings"), r"serving, training, .*mean training\?"),
     (

@@ -18,7 +18,6 @@ def make_plan(
     context: int = 32_768,
     device: Device | None = None,
     trains: bool = False,
-    decimal: bool = False,
 ) -> Plan:
     """A plan for a hundred users of a model, which may be a named size."""
     formats = (parse_format("bf16"), parse_format("int8"))
@@ -35,5 +34,4 @@ def make_plan(
         formats,
         labels,
         goal="training" if trains else "serving",
-        decimal=decimal,
     )

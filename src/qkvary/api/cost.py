@@ -23,7 +23,6 @@ def cost(
     dtype: Annotated[str, Parameter(name=("--dtype", "--cache"))] = "bf16",
     weights: str = "bf16",
     encoder_tokens: Count | None = None,
-    decimal: bool = False,
 ) -> Result[CostComparison]:
     """Count what a model costs in every variant: parameters, arithmetic, weights and cache.
 
@@ -40,7 +39,6 @@ def cost(
         dtype: Format of the cache: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).
         weights: Format of the weights: fp32, bf16, fp8, int8, int4.
         encoder_tokens: Tokens in the input of an encoder; the context if not given.
-        decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:
         ValueError: for an unknown model, label or format, or a number that makes no sense.
@@ -54,6 +52,5 @@ def cost(
         weights=parse_format(weights),
         cache=parse_format(dtype),
         encoder_tokens=encoder_tokens,
-        decimal=decimal,
     )
     return Result(costs, cost_report(costs))

@@ -74,7 +74,6 @@ def plan(
     hardware: Hardware = HARDWARE,
     load: Load = LOAD,
     purpose: Purpose = PURPOSE,
-    decimal: bool = False,
 ) -> Result[Plan]:
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
@@ -90,7 +89,6 @@ def plan(
         hardware: The device, its price and the reserved memory.
         load: The context, users and number formats.
         purpose: Serving or training, with the settings of training.
-        decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:
         ValueError: for an unknown model, label, device or format, if neither a device nor memory is
@@ -119,6 +117,5 @@ def plan(
         goal=purpose.goal,
         task=load.task,
         regime=purpose,
-        decimal=decimal,
     )
     return Result(made, plan_report(made))

@@ -69,8 +69,6 @@ class CostComparison:
     encoder_tokens: int | None = None
     """Number of encoder tokens, if the model does not fix it."""
     notes: Sequence[str] = ()
-    decimal: bool = False
-    """Whether reports write memory in powers of ten."""
 
     def mean_cache_bytes_per_token(self, row: CostRow) -> float | None:
         """Return the mean bytes per token of a row's cache at the full context."""
@@ -94,7 +92,6 @@ def compare_model(
     weights: Format,
     cache: Format,
     encoder_tokens: int | None = None,
-    decimal: bool = False,
 ) -> CostComparison:
     """Derive the costs of a model and of variants, by default of those worth comparing."""
     tokens = choose_context(model, context)
@@ -132,7 +129,6 @@ def compare_model(
         weights=weights,
         encoder_tokens=encoder_tokens,
         notes=collect_notes(model, candidates, tokens, encoder_tokens=encoder_tokens),
-        decimal=decimal,
     )
 
 

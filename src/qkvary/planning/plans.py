@@ -67,8 +67,6 @@ class Plan:
     """The settings of training; ``None`` for a serving plan."""
     notes: tuple[str, ...]
     """Remarks about the model."""
-    decimal: bool
-    """Whether memory is written in powers of ten."""
 
 
 def make_plan(
@@ -80,7 +78,6 @@ def make_plan(
     goal: Goal = "serving",
     task: TaskKind = "causal",
     regime: Regime | None = None,
-    decimal: bool = False,
 ) -> Plan:
     """Plan the serving or the training of a model and its variants.
 
@@ -92,7 +89,6 @@ def make_plan(
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
         regime: The settings of training.
-        decimal: Whether reports write memory in powers of ten.
 
     Raises:
         ValueError: for an invalid label.
@@ -113,7 +109,6 @@ def make_plan(
         else _answer_training(candidates, demand, regime, task),
         regime=None if serves else regime,
         notes=tuple(notes),
-        decimal=decimal,
     )
 
 

@@ -73,7 +73,7 @@ def cost_report(costs: CostComparison) -> Report:
 
 
 def _table(costs: CostComparison) -> Table:
-    size = partial(numbers.data_size, decimal=costs.decimal)
+    size = numbers.data_size
     compact = partial(numbers.compact, digits=4)
 
     def changed(key: str, title: str, path: str, write: Callable[[float | None], str]) -> Field:

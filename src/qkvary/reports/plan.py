@@ -41,7 +41,7 @@ def plan_report(plan: Plan) -> Report:
         *([_engines(plan)] if answer.engines else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limitations of the published numbers", answer.caveats[1:]),
-        *([] if curves is None else [_context(curves, decimal=plan.decimal)]),
+        *([] if curves is None else [_context(curves)]),
         *_published(plan),
     )
     demand, name = plan.demand, names.clip(plan.model.name, 80)
@@ -69,7 +69,7 @@ def _sentences(key: str, title: str, sentences: tuple[str, ...]) -> Iterator[Sec
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    demand, size = plan.demand, partial(numbers.data_size, decimal=plan.decimal)
+    demand, size = plan.demand, numbers.data_size
     yield "parameters", numbers.compact(model_parameters(plan.model).total)
     yield "layers", numbers.whole(len(plan.model.layers))
     yield f"weights in {demand.weights.name}", size(weight_bytes(plan.model, demand.weights))
@@ -89,7 +89,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _savings(plan: Plan, report: SavingsReport) -> Section:
     """Return the exact savings with the given weights."""
-    size = partial(numbers.data_size, decimal=plan.decimal)
+    size = numbers.data_size
     now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
@@ -141,9 +141,9 @@ def _engines(plan: Plan) -> Section:
     )
 
 
-def _context(curves: CacheCurves, *, decimal: bool) -> Section:
+def _context(curves: CacheCurves) -> Section:
     chart = Chart(
-        draw=partial(cache_chart, curves, decimal=decimal),
+        draw=partial(cache_chart, curves),
         caption="Cache of one user against context",
         file="cache-against-context",
     )

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterator
-from functools import partial
 
 from markupsafe import Markup
 
@@ -20,7 +19,7 @@ FAR = 10.0
 """Points with a larger change, in percent, are drawn at the edge of the chart, not to scale."""
 
 
-def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
+def cache_chart(data: CacheCurves) -> svg.Drawing:
     """Draw the cache of one user against the context.
 
     Both axes are logarithmic and are labelled with powers of two.
@@ -29,7 +28,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     low, high = min([*held, data.memory_bytes]) / 1.3, max(held) * 1.3
     # The device and its two lines of words take a sixth of the height.
     high = max(high, data.memory_bytes * (data.memory_bytes / low) ** 0.2)
-    size = partial(numbers.data_size, decimal=decimal)
+    size = numbers.data_size
     free = max(data.free_bytes, 0)
     at_context = [
         next(point for point in curve.points if point[0] >= data.context) for curve in data.curves
@@ -82,7 +81,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
             write=size,
             ticks=6,
             logarithmic=True,
-            binary=not decimal,
+            binary=True,
         ),
         size=(400, 300),
         title=f"Cache of one user against context, stored in {data.cache.name}",

@@ -43,7 +43,7 @@ def quality_table(data: QualityPoints) -> Table:
 
 def serving_table(plan: Plan) -> Table:
     """Return every variant in every format: users, costs and frontier status."""
-    size = partial(numbers.data_size, decimal=plan.decimal)
+    size = numbers.data_size
     price = number(
         "price_per_month=plan.price_per_month", "price", numbers.money, below="per month"
     )
@@ -126,7 +126,7 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
-        size = numbers.data_size(held, decimal=plan.decimal)
+        size = numbers.data_size(held)
         yield (
             f"{name}: {size} of the cache per user is a state that does not grow with the context."
         )
@@ -154,7 +154,7 @@ def engines_table(plan: Plan) -> Table:
         number(
             "cache_bytes_per_user=user_bytes",
             "cache",
-            partial(numbers.data_size, decimal=plan.decimal),
+            numbers.data_size,
             below="per user",
         ),
         number("against_minimum=user_bytes", "more", against, below="than the minimum"),
@@ -170,7 +170,7 @@ def training_table(plan: Plan) -> Table:
     rows, regime = plan.answer.trained, plan.regime
     if regime is None:
         raise ValueError("expected a training plan, got a serving plan")
-    size = partial(numbers.data_size, digits=4, decimal=plan.decimal)
+    size = partial(numbers.data_size, digits=4)
     compact = partial(numbers.compact, digits=4)
 
     brief = "variant parameters state_bytes largest_batch macs_per_token change_percent"

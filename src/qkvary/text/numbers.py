@@ -157,7 +157,6 @@ def check_seed(value: object) -> None:
 
 
 _BINARY = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
-_DECIMAL = (" B", " kB", " MB", " GB", " TB", " PB", " EB")
 _BYTES = {
     "b": 1,
     "kb": 10**3,
@@ -176,10 +175,9 @@ LARGEST_COUNT = 2**40
 """Maximum number of tokens or users; more is a typing error."""
 
 
-def data_size(value: float | None, digits: int = 3, *, decimal: bool = False) -> str:
-    """Format a number of bytes in binary or decimal units."""
-    step, units = (1000, _DECIMAL) if decimal else (1024, _BINARY)
-    return scaled(value, step, units, digits)
+def data_size(value: float | None, digits: int = 3) -> str:
+    """Format a number of bytes in KiB, MiB and so on."""
+    return scaled(value, 1024, _BINARY, digits)
 
 
 def tokens(number: float) -> str:
