@@ -1,4 +1,8 @@
-"""Derives the averages in Tables 2 and 3 of papers 1 and 2, and those in the public notebook."""
+"""Derives the averages in Tables 2 and 3 of papers 1 and 2, and those in the public notebook.
+
+Paper 1 is "Do Transformers Need Three Projections?" and paper 2 is "Key-Value Transformer", the
+earlier paper. The public notebook belongs to paper 2.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

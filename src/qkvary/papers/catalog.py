@@ -1,4 +1,4 @@
-"""Finds the JSON files with the claims and published tables of the papers, poster and article."""
+"""Finds the JSON files with the claims and the tables of the papers, the poster and the article."""
 
 import difflib
 import functools

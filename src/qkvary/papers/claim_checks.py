@@ -9,7 +9,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 _ABSENT = "nothing"
-"""Stands in messages for a value that only the other claim has."""
+"""Written in messages for a value that one of two versions of a claim does not have."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
@@ -30,7 +30,7 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
 def find_wrong(
     stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each claim whose stored verdict differs, with the first difference."""
+    """Return a sentence for each claim whose stored verdict is not the derived one."""
     now = {str(one["name"]): one for one in derived}
     before = {str(one["name"]): one for one in stored}
     found: list[str] = []

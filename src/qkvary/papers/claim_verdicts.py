@@ -31,15 +31,15 @@ from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
 PRINTED = "according to published numbers, which this project did not measure again"
-"""The condition of a claim that only published numbers judge, without a recomputation."""
+"""The condition of a claim if only published numbers support it and no study judges it."""
 UNDECIDED = (
     "according to published numbers; this project's own measurements do not decide the claim"
 )
-"""The condition if studies judge the claim too but do not decide it."""
+"""The condition of a claim if only published numbers support it and studies do not decide it."""
 SCALE = 10
 """The largest factor by which a study's networks may be smaller than those of a claim."""
 NAMES = 2
-"""Maximum number of findings that a condition names, and of studies that a scale names."""
+"""Maximum number of findings named in a condition, and of studies named in ``scale``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class JudgedClaim:
     condition: str
     """When the claim holds and when not, in sentences; empty for no condition."""
     scale: str
-    """The size of the networks that the verdict is based on; empty if none were trained for it."""
+    """The size of the networks behind the verdict, and their studies; empty if there are none."""
     needs: str
     """What a test would require, as a sentence; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
-    """Judge a claim."""
+    """Return the verdict on a claim, derived from the findings of its judges."""
     findings = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
@@ -180,7 +180,7 @@ def _join(*sentences: str) -> str:
 
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
-    """Return a phrase with the sizes of the networks that a verdict rests on, and their studies."""
+    """Return a phrase with the sizes of the networks behind a verdict, and their studies."""
     # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings

@@ -144,7 +144,7 @@ def _near(name: str, known: list[str]) -> str:
     ends = [one for one in known if one.startswith(f"{name}-")]
     if near or not ends:
         return f"did you mean {near[0]}?" if near else "--search WORD finds claims by their words"
-    return f"those of a document are asked for by --document {name}"
+    return f"--document {name} selects all claims of this document"
 
 
 def _near_word(words: list[str], every: list[JudgedClaim]) -> str:

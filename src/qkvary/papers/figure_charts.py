@@ -1,4 +1,4 @@
-"""Charts that only the papers' figures need: means of curves, score maps, errors by width."""
+"""Draws charts that only the papers' figures need: mean curves, score maps, errors by width."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the stored errors for one interpretation of paper 3's section 8.3."""
+    """Yield the stored errors for one reading of section 8.3 of paper 3 (query identity)."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(

@@ -58,17 +58,18 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""The difference that the seed alone may cause between two published numbers of a column, for
-tables without standard deviations; decision 0030 gives the source of each."""
+"""By table and column, the difference between two published numbers that the seed alone may cause.
+It is used if the table prints no standard deviations. Decision 0030 gives the source of each."""
 OVER_SETTINGS = frozenset(
     {
         *("key-value-table-2", "key-value-table-3"),
         *("three-projections-table-2", "three-projections-table-3"),
     }
 )
-"""The published tables of means over settings, whose deviations are between settings."""
+"""Published tables of means over settings: their deviations are between settings, not runs."""
 ONE_SETTING = ("three-projections-table-3", "tiny_imagenet")
-"""A column of such a table with one setting; its spread is that of CIFAR-100, the nearest task."""
+"""A column of a table in ``OVER_SETTINGS`` that has one setting. Its spread is taken from the
+nearest task, CIFAR-100."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
@@ -79,8 +80,8 @@ SCRIPTS = frozenset(
         *("attention-maps", "training-cost"),
     }
 )
-"""The kept experiments with figures from several studies or from none; ``measure.py`` in their
-folder of a clone reproduces them."""
+"""Experiments with figures from several studies, or from none. In a clone, the script
+``measure.py`` in the folder of an experiment reproduces its figures."""
 ONE_EACH = frozenset(
     {
         *("three-projections-table-4", "three-projections-table-10", "poster-300m"),
@@ -113,8 +114,7 @@ class Finding:
     detectable: float | None = None
     """The smallest difference that would have been detected."""
     condition: str = ""
-    """The condition under which the finding agrees with the claim or contradicts it, worded as the
-    end of a sentence."""
+    """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
     """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None

@@ -10,9 +10,10 @@ from typing import Literal
 from qkvary.papers.catalog import find_by_end
 
 FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed", "transfer"]
-"""Learning curves; attention maps; scores before and after the normalisation of their diagonal;
-sets of images with the odd one out; the block of each variant; quality and cache as printed; errors
-of a learned change of basis by width."""
+"""``curves`` are learning curves, and ``maps`` attention maps. ``diagonal`` shows scores before and
+after the normalisation of their diagonal, ``sets`` sets of images with the odd one out, and
+``blocks`` the block of each variant. ``printed`` shows quality and cache as printed, and
+``transfer`` the errors of a learned change of basis by width."""
 
 KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 BORJI = "Key-Value Transformer (Borji 2023)"
@@ -30,7 +31,7 @@ class Records:
     task: str
     """The task of the study's settings."""
     differs: str = ""
-    """How the runs differ from the published ones, other than in number; empty if they do not."""
+    """How the runs differ from the published runs, except in number; empty if they do not."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of the task that select some of the study's settings."""
 
@@ -69,7 +70,7 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task; its runs come from ``STUDIES-published``, or else ``-paper``."""
+    """Return a panel drawn from ``STUDIES-published``, or else ``STUDIES-paper``, or ``quick``."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 

@@ -1,7 +1,7 @@
-"""Reads the documents' figures, as printed: one JSON file per table, found by its file name.
+"""Reads published tables as they are printed: one JSON file per table, named after the table.
 
-``recomputation`` derives whether a figure follows from the paper's own inputs. Never imports torch,
-numpy or scipy.
+The module ``recomputation`` derives whether a figure follows from the paper's own inputs. Never
+imports torch, numpy or scipy.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Turns the byte budget of a cache into layer sizes: equal shares, or more for layers that need it.
+"""Divides the byte budget of a cache among layers: equally, or with more for layers that need it.
 
-Torch-free, so that a budget is refused before a network is read.
+This module does not import torch, so a wrong budget is refused before a network is loaded.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ from qkvary.costs.formats import Format
 from qkvary.storage.errors import UsageError
 
 TOKENS = 4096
-"""Number of tokens over which bytes that all tokens share are spread."""
+"""Length of the context for which bytes per token are computed. Bytes that all tokens share are
+divided by this length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +24,9 @@ class Budget:
     """The maximum size of a cache."""
 
     share: float | None = None
-    """The size as a share of the network's present cache, in the same format."""
+    """The size as a share of the network's present cache, in the same number format."""
     bytes_per_token: float | None = None
-    """The size in bytes per token over all layers. Either this or ``share`` is given."""
+    """The size in bytes per token, summed over all layers. Give either this or ``share``."""
     stored_as: Format
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the values per token of each layer, if all keep the same share of their bytes."""
+    """Return how many numbers per token each layer caches if all keep the same share of bytes."""
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:
@@ -82,7 +83,11 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return sizes in values per token; each step enlarges the layer whose cost falls most."""
+    """Return how many numbers per token each layer caches if more go to layers that need them.
+
+    ``costs[layer][size]`` is the forecast cost of a layer. All layers start with the size
+    ``least``. Then the layer whose cost falls most grows by ``step``, until ``total`` is spent.
+    """
     sizes = [least] * len(costs)
 
     def gain(layer: int) -> float:

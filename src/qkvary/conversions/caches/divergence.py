@@ -30,7 +30,7 @@ def divergence_sum(
 
 
 class Comparison:
-    """Scores networks on a text and compares them with the original, whose states are kept."""
+    """Scores networks on a text and compares them with the original, which runs only once."""
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
         self.original = original

@@ -1,4 +1,4 @@
-"""Networks and training of the papers, as in their text or code. Torch-free."""
+"""Networks and training settings of the papers' experiments, from text or code. Torch-free."""
 
 from collections.abc import Mapping
 
@@ -53,8 +53,9 @@ def synthetic_network(
 ) -> EncoderConfig:
     """Return the post-norm encoder of the synthetic experiments.
 
-    Attention is initialized Xavier-uniform over the packed projection, so fewer projections get
-    larger initial weights; ``matched`` initializes all equally. Other weights use torch's defaults.
+    Attention weights are Xavier-uniform over the packed projection, so variants with fewer
+    projections start with larger weights. With ``matched``, all variants start with equally large
+    weights. Other weights have torch's defaults.
 
     Source: code of paper 2 (Key-Value Transformer): ReLU, d_ff = 2 d, m = 10, no dropout on
     attention probabilities.
@@ -251,8 +252,8 @@ def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
 NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
     "as-published": (
         (
-            "The scored numbers are all above about 8,000 and the training numbers below, so the "
-            "words that begin a scored number hardly occur in training."
+            "All training numbers are below about 8,000, and all scored numbers are above. The "
+            "words that begin a scored number therefore hardly occur in training."
         ),
     ),
     "clean": (
@@ -265,9 +266,9 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
 """The limits of each protocol."""
 
 NUMBER_CEILING = (
-    "A window does not say where it begins, so its first words cannot be predicted: over all "
-    "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
-    "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
+    "A window does not say where it begins, so its first words cannot be predicted. Over all "
+    "windows of 16, 32, 64 and 128 words, the best possible accuracies are 0.80, 0.90, 0.95 and "
+    "0.98, and the best possible losses are 0.52, 0.26, 0.13 and 0.06."
 )
 """The best possible scores, those of a solver that knows all numbers."""
 

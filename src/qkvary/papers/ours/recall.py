@@ -1,4 +1,4 @@
-"""Networks and training of associative recall. Torch-free."""
+"""Networks and training of associative recall: answering a key with its value. Torch-free."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ from qkvary.tasks.config import RecallTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 RECALL_VARIANTS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-2", "MQA", "Q-GQA-2", "Q-MQA")
-"""Paper 1's sharings, of projections and of heads."""
+"""The variants of paper 1, which share projections, heads or both."""
 PROJECTIONS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""The sharings of projections only, for networks with one head."""
+"""Variants that share projections but not heads, for networks with one head."""
 CORES = ("linear", "soft")
 """Causal cores without a softmax: linear attention with 1 + elu, and SOFT."""
 SOLVED = 0.99
@@ -23,8 +23,9 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (128, 8): 0.155,
     (256, 16): 0.083,
 }
-"""The accuracy of the best guess from a query's position alone, by (length, pairs), for the default
-power. It exceeds chance because early pairs are queried at small distances more often."""
+"""The accuracy of the best guess from the position of a query alone, by (length, pairs). It exceeds
+chance because early pairs are queried at small distances more often. The numbers are for the
+default ``power`` of the distribution of distances."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:

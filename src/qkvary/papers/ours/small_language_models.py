@@ -1,4 +1,4 @@
-"""The common parts of studies of small language models. Torch-free."""
+"""Networks, tasks and settings that studies of small language models share. Torch-free."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,11 +18,12 @@ from qkvary.training.presets import adamw, find_preset
 BYTES = 257
 """Number of tokens: all bytes, and the separator."""
 PIECES = 4_096
-"""Vocabulary: GPT-2's first tokens. With all of them the output head would dominate a step."""
+"""Size of the vocabulary: the first tokens of GPT-2's vocabulary. With all tokens, the output head
+would take most of the time of a step."""
 CONTEXT = 128
 HEADS = 16
 STEPS = 800
-"""Number of steps of lm-small, whose size and training portable-quality repeats."""
+"""Number of training steps of the studies lm-small and portable-quality."""
 POSITIONS_PER_STEP = 1_024
 ROTARY_STEPS = 350
 DEVICE = "h100-80gb"
@@ -32,7 +33,7 @@ _INIT = Initialization(scheme="normal", std=0.06)
 
 
 def small_rotary(*, fraction: float = 1.0, value: ValueRope = "counter") -> PositionConfig:
-    """Return rotary positions with a base for short rows."""
+    """Return rotary positions with the base 100, which suits short rows."""
     return PositionConfig(rotary_base=100.0, rotary_fraction=fraction, value_rope=value)
 
 
@@ -127,7 +128,7 @@ def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
 
 
 def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
-    """State how long the same comparison would take at usual sizes."""
+    """Return a text on how long the same comparison would take at usual sizes."""
     device = find_device(DEVICE)
     parts: list[str] = []
     for name in presets:

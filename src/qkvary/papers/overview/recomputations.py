@@ -1,4 +1,4 @@
-"""The savings column of the overview article, which names neither a network nor a source."""
+"""Recomputes the savings in the overview article, which names neither a network nor a source."""
 
 from collections.abc import Callable
 

@@ -31,7 +31,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     queries, outputs = maps.query_moments(), maps.output_moments()
     size, merged = config.size_per_head, maps.key.shape[1] // config.num_kv_heads
     still = size - config.rotated_channels

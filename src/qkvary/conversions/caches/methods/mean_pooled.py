@@ -14,7 +14,7 @@ choose = grouped.choose
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     key, value = (
         role.unflatten(1, (config.num_kv_heads, -1)).mean(dim=2) for role in (maps.key, maps.value)
     )

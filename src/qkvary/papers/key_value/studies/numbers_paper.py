@@ -43,7 +43,7 @@ PROTOCOLS: Mapping[str, Study] = {
             _GRID + "Clean: all numbers are used, and of every ten windows the ninth is for "
             "validation and the tenth for the test, so that every split has numbers of all "
             "sizes. The published numbers next to ours were measured on the published "
-            "split."
+            "split, not on this one."
         ),
         settings=number_grid("clean"),
     ),

@@ -43,8 +43,8 @@ _LIMITS = (
         "would be worse than shown."
     ),
     (
-        "The learning rate is the best of three for QKV; the other variants were trained with the "
-        "same. A variant whose best learning rate differs looks worse than it is."
+        "The learning rate is the best of three for QKV. The other variants were trained at the "
+        "same learning rate. A variant whose best learning rate differs looks worse than it is."
     ),
     describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
 )
@@ -58,8 +58,8 @@ STUDY = Study(
     description=(
         "Networks learn the bytes of 50 English novels in rows of 128 bytes and are scored on "
         "novels by other authors. The network and its training are those of paper 1, with 2 "
-        "layers of 256 channels, 16 heads and rotary positions on all channels. It is trained "
-        f"for {STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. The study compares all variants "
+        "layers of 256 channels, 16 heads and rotary positions on all channels. Training takes "
+        f"{STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. The study compares all variants "
         "of paper 1's Table 4 with several baselines: I-K-V and I-K=V; GQA-8, whose cache is as "
         "large as that of Q-K=V; GQA-2, whose cache is as large as that of Q-GQA-4; MQA with 32 "
         "heads of 8 channels, which has as large a cache and as many parameters as Q-MQA; and "

@@ -13,8 +13,9 @@ _LIMITS = (
         "with five times the steps show."
     ),
     (
-        "There are 31 keys, 32 values and 4 pairs in 32 tokens, and one learning rate for all, at "
-        "which QKV learns. The study recall-mqar has the published sizes and learning rates."
+        "A sequence has 4 pairs in 32 tokens, from 31 keys and 32 values. In each setting, all "
+        "variants have the same learning rate, at which QKV learns. The study recall-mqar has the "
+        "published sizes and learning rates."
     ),
     (
         "The state of linear attention does not grow with the text. The bytes of the state are "

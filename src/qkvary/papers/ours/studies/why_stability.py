@@ -24,8 +24,8 @@ def _study(size: Size) -> Study:
             "Paper 3 trains identity queries with the smaller weight decay 2^-5 without "
             "divergence, and takes this as a sign of stability. Here learned queries (QKV) and the "
             "layer input as query (I-K-V) are both trained with weight decays of 0.1 and 2^-5, at "
-            "4 and 16 times the usual learning rate; why-weight-decay has the runs at the usual "
-            "one."
+            "4 and 16 times the usual learning rate. The study why-weight-decay has the runs at "
+            "the usual learning rate."
         ),
         settings=tuple(
             why_setting(name(rate, decay), size, learning_rate=rate, weight_decay=DECAYS[decay])
