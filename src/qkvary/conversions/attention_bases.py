@@ -26,7 +26,7 @@ Basis = Float[Tensor, "d_model d_model"] | None
 """The matrix that changes the basis of row vectors; ``None`` stands for the identity."""
 
 _BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
-"""Terms that change the output of a projection before it becomes a key or a value."""
+"""Terms of a variant that change a projection's output before it becomes a query, key or value."""
 _NEW = "new"
 """The name of a new projection that undoes the change of basis, for a role that was the layer
 input."""
@@ -34,11 +34,11 @@ input."""
 
 @dataclass(slots=True)
 class LayerDraft:
-    """An attention layer and its weights, under the names of its state dict."""
+    """The configuration and the weights of an attention layer, for a rewrite."""
 
     config: AttentionConfig
     weights: dict[str, Tensor]
-    """The layer's parameters in float64."""
+    """The parameters in float64, under the names of the layer's state dict."""
     name: str
 
     def reading(self, source: Source) -> str:
@@ -209,7 +209,7 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
 
 
 def check_bias(layer: LayerDraft, source: Source) -> None:
-    """Check that the bias of a source can be removed without changing what the layer computes."""
+    """Refuse a layer if removing the bias of a projection would change what the layer computes."""
     bias = layer.weights.get(f"{source}_proj.bias")
     if bias is None or not bias.any():
         return

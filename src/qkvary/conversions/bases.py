@@ -39,7 +39,7 @@ from qkvary.nn.layout import sinusoid
 from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
-"""B counts as orthogonal if B^T B differs from the identity by at most this."""
+"""A basis B counts as orthogonal if B^T B differs from the identity by at most this."""
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:
@@ -48,7 +48,7 @@ def is_uniform(config: LanguageModelConfig) -> bool:
 
 
 def attention_draft(draft: Draft, layer: int) -> LayerDraft:
-    """Return one attention layer of a network."""
+    """Return the attention of the layer with index ``layer``, from 0."""
     block = 0 if draft.config.shared_blocks else layer
     weights = draft.part(f"{block_prefix(block)}attention.")
     return LayerDraft(draft.config.layers[layer], weights, f"layer {layer + 1}")
@@ -75,7 +75,7 @@ def change_layers(
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
-    """Return a network in which a role is the layer input, in every layer or in one."""
+    """Return a network in which ``role`` is the layer input, in one chosen layer or in all."""
     config = draft.config
     if config.block.norm != "none":
         raise UsageError(

@@ -29,7 +29,7 @@ class Difference(NamedTuple):
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
-    """The share of positions where the most probable next token differs."""
+    """The share of positions at which the two networks predict different next tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Rewriting:
     conditioning: tuple[Conditioning, ...]
     exact: Difference
     stored: Difference
-    """The difference in the number format of the networks."""
+    """The difference that is measured in the number format of the networks."""
     tokens: int
     notes: tuple[str, ...]
 

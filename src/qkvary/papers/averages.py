@@ -57,7 +57,7 @@ def _stored(figure: PublishedFigure) -> Derivation | None:
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive a figure of swap or sub; the earlier paper prints these two columns exchanged."""
+    """Derive a figure of swap or sub, two columns that the earlier paper prints exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]

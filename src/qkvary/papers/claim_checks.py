@@ -45,7 +45,7 @@ def find_wrong(
 
 
 def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
-    """Return the first difference between a stored claim and the current one."""
+    """Return the first difference between a stored and a derived claim; empty if they are equal."""
     for field in dict.fromkeys((*derived, *stored)):
         one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:

@@ -1,4 +1,4 @@
-"""Derives verdicts on the documents' claims from figures, by rule. Never imports torch.
+"""Derives the verdict on each claim from its judges, by rule. Never imports torch.
 
 Each judge of a claim (a published number, a comparison, a test or a study) gives a finding
 (``findings``). If all findings agree, the claim has the verdict of the findings. Otherwise:
@@ -37,7 +37,7 @@ UNDECIDED = (
 )
 """The condition of a claim if only published numbers support it and studies do not decide it."""
 SCALE = 10
-"""The largest factor by which a study's networks may be smaller than those of a claim."""
+"""A study counts if its networks are at most this many times smaller than those of the claim."""
 NAMES = 2
 """Maximum number of findings named in a condition, and of studies named in ``scale``."""
 
@@ -83,7 +83,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return the finding; it becomes undecided if its networks are too small for the claim."""
+    """Return a finding, as undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -107,7 +107,7 @@ def _size(parameters: int) -> str:
 
 
 def _missing(claim: Claim) -> str:
-    """Return a sentence that names the tables without a figure for a claim."""
+    """Return a sentence on what a test of the claim needs."""
     judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
     tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
     if not tables:
@@ -117,7 +117,7 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count; printed comparisons do only if no study or test decides."""
+    """Return the findings that count. Printed comparisons count if no study or test decides."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -130,7 +130,7 @@ def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
-    """Return the combined verdict of several findings, and when the claim holds and when not."""
+    """Return the verdict that follows from several findings, and its condition in sentences."""
     some, every = quantifier == "some", quantifier == "every"
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
@@ -169,7 +169,7 @@ def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
 
 
 def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-    """Return a sentence for each condition that some findings have and others lack."""
+    """Return a sentence for each condition that occurs in ``findings`` but not in ``others``."""
     known = {one.condition for one in others} | {""}
     conditions = dict.fromkeys(one.condition for one in findings)
     return _join(*(f"{start} {one}." for one in conditions if one not in known))

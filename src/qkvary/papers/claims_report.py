@@ -1,4 +1,4 @@
-"""The report on the claims made in the documents.
+"""The report on the claims of the papers, the poster and the article.
 
 It lists each claim with its verdict and the numbers or tests behind the verdict.
 """

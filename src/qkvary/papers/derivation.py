@@ -36,9 +36,9 @@ class Derivation:
     others: tuple[Alternative, ...] = ()
     """The figures under other conventions."""
     slips: tuple[Alternative, ...] = ()
-    """The figures that known mistakes give, such as two units in one quotient."""
+    """The figures that result from known mistakes, such as dividing MB by MiB."""
     holds: bool | None = None
-    """For a claim in words: whether the value supports it."""
+    """Whether the value supports a claim in words; None if the claim is a number."""
     note: str = ""
     """A further remark for the reader."""
 

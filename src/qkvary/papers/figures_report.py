@@ -39,7 +39,7 @@ _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "printed": "published numbers",
     "transfer": paper_charts.TRANSFER,
 }
-"""The source of figures that need no runs, by kind."""
+"""What figures that need no runs are drawn from, by kind."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
 """The sizes of the example in paper 1's figure 5."""
 _DIAGONAL_CODE = (
@@ -273,7 +273,6 @@ def _find(
 def _curves(
     figure: PaperFigure, known: StudyRecords, settings: Sequence[str]
 ) -> list[LearningCurve]:
-    """Return the curves of a figure's variants and quantities in some settings."""
     wanted = {quantity for panel in figure.panels for quantity in panel.quantities}
     return [
         curve

@@ -93,10 +93,10 @@ SEEDS = (
     "according to published numbers that each come from a single network; the spread between "
     "seeds is not printed"
 )
-"""The condition of comparisons in the tables of ``ONE_EACH``."""
+"""The condition of verdicts on comparisons in the tables of ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
 _SLACK = 1e-12
-"""The tolerance for floating-point errors where an interval ends at the end of a range."""
+"""The ends of an interval and of a range count as equal if they differ by at most this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Finding:
     low: float | None = None
     high: float | None = None
     detectable: float | None = None
-    """The smallest difference that would have been detected."""
+    """The smallest difference that the study would have detected."""
     condition: str = ""
     """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
@@ -177,7 +177,7 @@ def _recomputed(table: str) -> dict[tuple[str, str], Recomputed]:
 
 
 def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
-    """Return a published number with its table; a KeyError lists the rows and columns."""
+    """Return a published number with its table; if it is absent, a KeyError lists the choices."""
     table = load_published(judge.table)
     figure = table.figure(judge.row, judge.column)
     return table, _recomputed(judge.table)[figure.row, figure.column]
@@ -208,7 +208,6 @@ def _by_figure(judge: ByFigure) -> Finding:
 
 
 def _recomputed_verdict(found: Recomputed, judge: ByFigure) -> tuple[ClaimVerdict, str]:
-    """Return the verdict on a recomputed figure, and its condition."""
     value = found.derivation.value if found.derivation else None
     near = f"as a rounding of {MISSING if value is None else format_value(value, found.figure)}"
     match found.verdict:

@@ -28,7 +28,7 @@ class KeptFigure:
     interval."""
     high: float | None
     detectable: float | None
-    """The smallest difference that would have been detected; None if not known."""
+    """The smallest difference that the study would have detected; None if not known."""
     runs: int
     """Number of runs, or of pairs of runs if ``paired``."""
     paired: bool

@@ -31,7 +31,7 @@ class Records:
     task: str
     """The task of the study's settings."""
     differs: str = ""
-    """How the runs differ from the published runs, except in number; empty if they do not."""
+    """How the runs differ from the published runs, apart from their number; empty if not at all."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of the task that select some of the study's settings."""
 
@@ -76,7 +76,7 @@ def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **wh
 
 
 def _synthetic(title: str, *quick: Records) -> Panel:
-    """Return a panel of a synthetic task; studies may have only some of its settings."""
+    """Return a panel of a synthetic task; ``quick`` may lack some of the published settings."""
     return _panel(title, title.lower(), *quick, studies="synthetic")
 
 

@@ -116,7 +116,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
 
 
 def published_tables(*names: str) -> tuple[PublishedTable, ...]:
-    """Return published tables for a study; each figure states whether a recomputation equals it."""
+    """Return published tables for a study; each figure states whether its recomputation agrees."""
     return tuple(
         replace(load_published(name), figures=tuple(map(_checked, recompute(name))))
         for name in names
@@ -203,7 +203,7 @@ def _prints_as(value: Value, figure: PublishedFigure) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Normalise words and formulas for comparison."""
+    """Remove spaces and a final "only", so that words and formulas can be compared."""
     return "".join(text.removesuffix(" only").split())
 
 

@@ -38,7 +38,7 @@ class Budget:
             )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the size that the budget allows, relative to the present cache."""
+        """Return the allowed size as a share of the network's present cache."""
         if self.share is not None:
             return self.share
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
@@ -57,7 +57,7 @@ def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
 
 
 def network_bytes(config: LanguageModelConfig, stored_as: Format) -> float:
-    """Return the cache bytes of a token in all layers."""
+    """Return the cache bytes per token, summed over all layers."""
     return sum(layer_bytes(layer, stored_as) for layer in config.layers)
 
 

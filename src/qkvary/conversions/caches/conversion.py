@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers already converted.
 
-Two sets of hidden states pass through the layers in parallel: one of the given network, whose
-layers are the targets, and one of the new network, whose layers are fitted to them. No other
-activations are kept.
+Two sets of hidden states pass through the layers in parallel. One set passes through the given
+network, whose attention outputs are the targets. The other passes through the new network, whose
+layers are fitted to the targets. No other activations are kept.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def convert_network(
     *,
     on_progress: Progress = ignore,
 ) -> Conversion:
-    """Return a network converted to ``config``; the given network does not change."""
+    """Convert a copy of a network to ``config``; the result holds it before and after the refit."""
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
@@ -111,7 +111,7 @@ def convert_network(
 
 
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
-    """Load new projections into ``made``, and the other parameters from ``before``."""
+    """Load ``weights`` into ``made``, and the parameters that they lack from ``before``."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
     made.load_state_dict({**kept, **weights})
 

@@ -18,7 +18,7 @@ def divergence_sum(
     wanted: Float[Tensor, "rows tokens d_model"],
     found: Float[Tensor, "rows tokens d_model"],
 ) -> Float[Tensor, ""]:
-    """Return the sum over tokens of KL(original || network), from hidden states."""
+    """Return the sum over tokens of KL(original || network), from the hidden states of both."""
     total = found.new_zeros(())
     pairs = zip(wanted.flatten(0, 1).split(CHUNK), found.flatten(0, 1).split(CHUNK), strict=True)
     for reference, states in pairs:

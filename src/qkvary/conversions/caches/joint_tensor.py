@@ -31,12 +31,12 @@ class JointTensor(NamedTuple):
     value: Float[Tensor, "kv_heads rank head_dim"]
     rank: int
     spectrum: Float[Tensor, " ranks"]
-    """The share of the squared singular values that a joint tensor drops, by its number of
-    channels: 1 for no channel, 0 for all."""
+    """The shares of the squared singular values that joint tensors of 0, 1, 2, ... channels drop,
+    from 1 down to 0."""
 
     @property
     def lost(self) -> float:
-        """The share of the energy that this tensor leaves out."""
+        """The share of the squared singular values that this tensor drops."""
         return float(self.spectrum[min(self.rank, len(self.spectrum) - 1)])
 
 

@@ -35,7 +35,7 @@ class Converted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMaps:
-    """Query, key, value and output of a layer, in float64."""
+    """The matrices of a layer for query, key, value and output, in float64."""
 
     config: AttentionConfig
     query: Float[Tensor, "inputs heads head_dim"]

@@ -1,4 +1,4 @@
-"""One rotated key for all heads: the part of the rotated keys with the most energy.
+"""Cuts one rotated key for all heads from the rotated keys: the part with the most energy.
 
 A pair of rotated channels is one complex number, which the rotation multiplies by a phase. All KV
 heads have the same phase at one frequency. So a unitary matrix may mix the heads' numbers at one
@@ -32,7 +32,7 @@ class RotarySlice(NamedTuple):
 
     @property
     def projections(self) -> dict[str, Tensor]:
-        """The matrices of decoupled positions by name; none for a layer without rotation."""
+        """The projections of decoupled positions by name; empty for a layer without rotation."""
         rotates = self.key.shape[1] > 0
         return {"q_rope_proj": self.query, "k_rope_proj": self.key} if rotates else {}
 

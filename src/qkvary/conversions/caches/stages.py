@@ -24,7 +24,7 @@ from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
 LAYER_STEP = 8
-"""Number of channels that --layers auto assigns at a time."""
+"""Number of channels by which the option --layers auto enlarges a layer at a time."""
 PASSES = 2.4
 """The time of a conversion, in passes of the fitted text through the network. It includes the
 time to convert the layers."""
@@ -40,7 +40,7 @@ class Plan:
     method: str
     budget: Budget
     by_layer: bool = False
-    """Whether layers whose conversion costs more loss keep larger caches."""
+    """Whether each layer gets a different size, larger if its conversion raises the loss more."""
     heal_tokens: int = 0
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
@@ -79,7 +79,7 @@ class SmallerCache:
     fitted_tokens: int
     held_out_tokens: int
     seconds: float | None = None
-    """Forecast of the CPU seconds, if nothing was converted."""
+    """The CPU seconds that the conversion would take; None if it was done."""
 
     @property
     def share(self) -> float:

@@ -18,13 +18,13 @@ SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap
 """The tasks in the order of the papers' tables."""
 
 SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of paper 1's tables of synthetic and vision tasks; paper 2 has the first three."""
+"""The variants in paper 1's tables of synthetic and vision tasks. Paper 2 has the first three."""
 
 CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
-"""The rows of paper 2's character experiment."""
+"""The variants in paper 2's character experiment."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
-"""The rows of paper 2's number experiment."""
+"""The variants in paper 2's number experiment, in the order of the paper's table."""
 
 DIGITS = 10
 CHARACTERS = 65
@@ -36,7 +36,7 @@ NUMBER_WORDS = 30
 NUMBER_EPOCHS = 15
 NUMBER_BATCH = 64
 NUMBER_STEPS_PER_EPOCH = {16: 49, 32: 24, 64: 12, 128: 6}
-"""Number of whole batches of training windows, by words per window; the same for both protocols."""
+"""Number of whole batches in an epoch, by words per window. Both protocols have the same number."""
 
 SOLVED = 0.99
 """The token accuracy on the validation split at which a synthetic task counts as solved."""
@@ -226,7 +226,7 @@ def number_network(context: int) -> LanguageModelConfig:
 
 
 def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
-    """Return the training: 15 epochs of Adam on fastai's one-cycle schedule (``fit_one_cycle``).
+    """Return 15 epochs of Adam with fastai's one-cycle schedule (``fit_one_cycle``).
 
     Weight decay is decoupled and exempts biases and norms.
 
@@ -263,21 +263,21 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
         ),
     ),
 }
-"""The limits of each protocol."""
+"""What the scores of each protocol do not show."""
 
 NUMBER_CEILING = (
     "A window does not say where it begins, so its first words cannot be predicted. Over all "
     "windows of 16, 32, 64 and 128 words, the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, and the best possible losses are 0.52, 0.26, 0.13 and 0.06."
 )
-"""The best possible scores, those of a solver that knows all numbers."""
+"""States the best possible scores, which are those of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
     "With windows of 64 and 128 words, an epoch has only 12 and 6 updates, and the learning "
     "rate 1e-4 is a tenth of the higher learning rate. These settings therefore measure how far "
     "a short training gets, not what a network can learn."
 )
-"""Why longer windows and the lower learning rate score less."""
+"""States why longer windows and the lower learning rate have lower scores."""
 
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
@@ -289,7 +289,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The scores of predictors that ignore the input, over windows of all sizes."""
+"""States the scores of predictors that ignore the input, over windows of all sizes."""
 
 
 def number_grid(

@@ -69,7 +69,7 @@ def vision_network(
 
 
 def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
-    """Return the published task: colour images are flipped and cropped for training."""
+    """Return the published task, which flips and crops colour images for training."""
     images = IMAGE_SETS[name]
     return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 

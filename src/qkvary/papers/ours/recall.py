@@ -29,7 +29,7 @@ default ``power`` of the distribution of distances."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels, the same labels with linear attention, and two with SOFT."""
+    """Return the labels, each label with linear attention, and QKV and Q-K=V with SOFT."""
     linear, other = CORES
     return (
         *labels,
@@ -112,7 +112,7 @@ def quick_recall(
     limits: tuple[str, ...],
     steps: int = 800,
 ) -> Setting:
-    """Return a small setting that trains in seconds, in its own table.
+    """Return a small setting that trains in seconds and has a separate table.
 
     With one query head there are no heads to share, so variants only share projections.
     """

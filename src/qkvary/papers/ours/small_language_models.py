@@ -45,11 +45,11 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
+    """Return paper 1's network with 2 layers and no dropout, because no example is repeated.
 
-    Positions are part of the variants (rotary) and not added to embeddings. The initial weights
-    are three times as large as in paper 1: with smaller weights, chance decides when such a small
-    network begins to use its context (docs/decisions/0017).
+    Positions are not added to embeddings, but are part of variants such as ``QKV@rotary``. The
+    initial weights are three times as large as in paper 1. With smaller weights, chance decides
+    when such a small network begins to use its context (docs/decisions/0017).
     """
     return LanguageModelConfig(
         attention=AttentionConfig(
@@ -96,7 +96,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
-    """Return a setting on rows of novels; ``more`` are further fields of the setting."""
+    """Return a setting that trains on rows of novels; ``more`` are further fields of it."""
     context = network.max_tokens
     return Setting(
         name=name,
@@ -110,7 +110,7 @@ def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **mor
 def rotary_setting(
     name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
 ) -> Setting:
-    """Return a setting with its own table: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    """Return a setting of 350 steps (``ROTARY_STEPS``) on rows of novels, with a separate table."""
     return novels_setting(
         name, network, steps=ROTARY_STEPS, table=name, variants=variants, limits=limits
     )

@@ -135,5 +135,5 @@ def in_sizes(build: Callable[[Size], Study]) -> Mapping[str, Study]:
 
 
 def across(variants: tuple[str, ...], setting: str, reference: str) -> list[CrossSettingContrast]:
-    """Return contrasts of the same variants between two settings."""
+    """Return contrasts that compare each variant between two settings."""
     return [CrossSettingContrast(label, setting, label, reference) for label in variants]

@@ -1,4 +1,4 @@
-"""A baseline: the unrotated key in place of the value."""
+"""A baseline: the key before its rotation replaces the value."""
 
 import dataclasses
 

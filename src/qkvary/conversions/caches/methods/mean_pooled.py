@@ -1,7 +1,7 @@
 """A baseline: fewer KV heads, each the mean of the heads that it replaces.
 
 Source: Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer Models from
-Multi-Head Checkpoints", section 2.1; the paper then continues training.
+Multi-Head Checkpoints", section 2.1. The paper continues training after this conversion.
 """
 
 from qkvary.arch.attention import AttentionConfig

@@ -6,8 +6,8 @@ from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = ((8, 64, 1, 1), (32, 64, 4, 2), (32, 192, 4, 3), (64, 192, 4, 6))
-"""Context, width, heads, layers: four of the combinations that the values listed in the text
-allow."""
+"""Context, width, heads and layers of four models. The text lists the values but not which of them
+are combined."""
 
 STUDY = Study(
     name="chars-paper",

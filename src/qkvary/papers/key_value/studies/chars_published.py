@@ -14,8 +14,8 @@ SIZES = (
     (64, 32, 64, 1, 1, 5e-3),
     (128, 128, 64, 2, 2, 5e-3),
 )
-"""Batch size, context, width, heads, layers, learning rate. The code has one more setting,
-commented out."""
+"""Batch size, context, width, heads, layers and learning rate of each setting. The code has one
+more setting, which is commented out."""
 
 
 def _setting(

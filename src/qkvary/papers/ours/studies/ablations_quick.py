@@ -10,7 +10,7 @@ ANNEALING = TemperatureSchedule(start=4.0)
 
 SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
 WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""Cores other than the softmax have no ``+``."""
+"""The variants for cores other than the softmax, which have no ``+``."""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
 OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"
@@ -24,7 +24,7 @@ _ABLATED = (
         for sharing in WITHOUT_PLUS
     ),
 )
-"""Pairs: a variant with an option or core, and the same sharing without it."""
+"""Pairs of a variant with an option or core, and the same sharing without it."""
 
 
 def _limits(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Shared keys and values in the portable form, which other engines can run."""
+"""Quality of shared keys and values in the portable form, which other engines can run."""
 
 from qkvary.papers.ours.small_language_models import (
     CONTEXT,

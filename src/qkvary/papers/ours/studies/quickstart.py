@@ -1,4 +1,4 @@
-"""The study of ``make study``: the published variants and a new one, in minutes."""
+"""The study that ``make study`` runs: the published variants and a new one, in minutes."""
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.papers.recomputation import published_tables

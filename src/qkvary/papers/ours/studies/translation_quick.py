@@ -1,4 +1,4 @@
-"""English to German in an hour: a small network on all of Multi30k."""
+"""Translation from English to German in an hour: a small network on all of Multi30k."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The skips around attention and around the feed-forward network."""
+"""What networks lose without the skips around attention and feed-forward networks."""
 
 from collections.abc import Mapping
 

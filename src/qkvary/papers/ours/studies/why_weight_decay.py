@@ -1,4 +1,4 @@
-"""Weight decay in networks whose query is the layer input."""
+"""Whether networks whose query is the layer input need less weight decay."""
 
 import math
 from collections.abc import Mapping
