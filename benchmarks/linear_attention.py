@@ -103,7 +103,7 @@ class Token:
             layer.append({n: torch.randn(shape, generator=generator) for n in ("key", "value")})
             if layer.state is not None:
                 values = torch.randn(1, heads, size, size, generator=generator)
-                layer.state.write(State(values, torch.full((1, heads, size), float(context))))
+                layer.state.sums = State(values, torch.full((1, heads, size), float(context)))
         self.bytes = self.cache.nbytes * (context if label == SOFTMAX else 1)
         self.bytes //= context + ROOM if label == SOFTMAX else 1
         self.step, self.token = Stepper(model, self.cache), torch.tensor([5])

@@ -132,7 +132,9 @@ class Token:
 
     def pass_layers(self) -> None:
         """Take the step layer by layer, with the kernel for attention that the machine has."""
-        self.model(self.token[None], cache=self.cache, kernel="auto")
+        for layer in self.cache.layers:
+            layer.kernel = "auto"
+        self.model(self.token[None], cache=self.cache)
         self.cache.crop(self.context)
 
 

@@ -38,7 +38,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype, parse_format
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding.choice import pinned
+from qkvary.nn.decoding.decode import pinned
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import machine, now, package_version
 from qkvary.storage.errors import ResourceError

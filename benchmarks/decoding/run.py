@@ -25,7 +25,7 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.costs.formats import Dtype, parse_storage
+from qkvary.costs.formats import Dtype, parse_options
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import Threads
 from qkvary.storage.errors import UsageError
@@ -285,7 +285,7 @@ def _choose_caches(cases: Cases) -> tuple[CacheChoice, ...]:
     kernels = _choose(cases.kernel, get_args(DecodeKernel), "--kernel") or (None,)
     storages: tuple[CacheOptions | None, ...] = (None,)
     if cases.storage is not None:
-        storages = tuple(map(parse_storage, dict.fromkeys(cases.storage.split(","))))
+        storages = tuple(map(parse_options, dict.fromkeys(cases.storage.split(","))))
     return tuple(
         CacheChoice(layout=layout, storage=storage, kernel=kernel)
         for layout, storage, kernel in product(layouts, storages, kernels)

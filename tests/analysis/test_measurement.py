@@ -1,6 +1,5 @@
 """An analysis from text: windows, limits, and what is refused."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 
 from qkvary.analysis import measurement
 from qkvary.analysis.measurement import analyze_network, analyze_windows, read_windows
-from qkvary.analysis.settings import AnalysisSettings
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
@@ -25,9 +23,9 @@ def load(network: LanguageModel | None = None, tokenizer: Tokenizer | None = Non
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> AnalysisSettings:
+def text(tmp_path: Path) -> tuple[Path, ...]:
     (tmp_path / "text.txt").write_text(TEXT)
-    return AnalysisSettings(text=(tmp_path,), tokens=150)
+    return (tmp_path,)
 
 
 def test_windows_are_cut_from_one_document_each() -> None:
@@ -41,20 +39,14 @@ def test_windows_are_cut_from_one_document_each() -> None:
     assert [window.tolist()[-1] for window in found] == [21, 21]
 
 
-def test_text_is_read_up_to_the_limit_with_progress(settings: AnalysisSettings) -> None:
+def test_text_is_read_up_to_the_limit_with_progress(text: tuple[Path, ...]) -> None:
     seen: list[tuple[int, int]] = []
     network = make_network()
     found = analyze_network(
-        load(network), settings, on_progress=lambda *counts: seen.append(counts)
+        load(network), text, tokens=150, on_progress=lambda *counts: seen.append(counts)
     )
     assert (found.tokens, found.windows, found.context) == (150, 3, 64)
-    # A window of two layers is read, and each layer counted; in the end each has its figures.
-    window = [2, 3, 4]
-    assert [done for done, _ in seen] == [
-        *(place + 4 * number for number in range(3) for place in window),
-        *(13, 14),
-    ]
-    assert {total for _, total in seen} == {14}
+    assert seen == [(1, 3), (2, 3), (3, 3)]
     assert found.maps.shape == (2, 2, 48, 48)
     tokens = torch.tensor([LETTERS.index(letter) for letter in TEXT[:150]])
     expected = analyze_windows(network, tokens.split(64), context=64)
@@ -74,7 +66,7 @@ def read_state(network: LanguageModel) -> tuple[object, ...]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_network_is_as_before(
-    dtype: torch.dtype, fails: bool, settings: AnalysisSettings, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, fails: bool, text: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = make_network().to(dtype).train()
     next(iter(network.stack.blocks)).eval()
@@ -87,32 +79,29 @@ def test_a_network_is_as_before(
 
         monkeypatch.setattr(measurement, "read_window", fail)
         with pytest.raises(KeyboardInterrupt):
-            analyze_network(load(network), settings)
+            analyze_network(load(network), text, tokens=150)
     else:
-        assert analyze_network(load(network), settings).loss > 0
+        assert analyze_network(load(network), text, tokens=150).loss > 0
     assert read_state(network) == before
 
 
-def test_what_cannot_be_read_is_refused(settings: AnalysisSettings, tmp_path: Path) -> None:
-    for name, number, message in (
-        ("context", 65, "a context of at most 64 tokens, those of the network, got 65"),
-        ("tokens", 23, "a text of at least 24 tokens, 4 for each channel of a head, got"),
+def test_what_cannot_be_read_is_refused(text: tuple[Path, ...], tmp_path: Path) -> None:
+    for given, message in (
+        ({"context": 65}, "a context of 2 to 64 tokens, the maximum of the network, got 65"),
+        ({"context": 1}, "a context of 2 to 64 tokens"),
+        ({"tokens": 23}, "a text of at least 24 tokens, 4 for each channel of a head, got"),
     ):
         with pytest.raises(UsageError, match=f"expected {message}"):
-            analyze_network(load(), dataclasses.replace(settings, **{name: number}))
+            analyze_network(load(), text, **given)
     with pytest.raises(UsageError, match="expected a checkpoint with a tokenizer"):
-        analyze_network(LoadedModel(make_network(), None), settings)
+        analyze_network(LoadedModel(make_network(), None), text)
     with pytest.raises(UsageError, match="expected tokens below 31, the vocabulary of the network"):
-        analyze_network(load(tokenizer=ByteTokenizer()), settings)
+        analyze_network(load(tokenizer=ByteTokenizer()), text)
     with pytest.raises(UsageError, match="expected layers with a softmax"):
-        analyze_network(load(make_network("Q=K-V@soft")), settings)
+        analyze_network(load(make_network("Q=K-V@soft")), text)
     (tmp_path / "other.txt").write_text("XYZ")
-    other = dataclasses.replace(settings, text=(tmp_path / "other.txt",))
     with pytest.raises(UsageError, match=r"other\.txt.* cannot be encoded: expected characters"):
-        analyze_network(load(), other)
-    for fields in ({"text": ()}, {"tokens": 1}, {"context": 1}):
-        with pytest.raises(ValueError, match="expected"):
-            dataclasses.replace(settings, **fields)
+        analyze_network(load(), (tmp_path / "other.txt",))
     with pytest.raises(UsageError, match="expected a text of at least 24 tokens"):
         analyze_windows(make_network(), [], context=64)
 
@@ -122,12 +111,10 @@ def test_more_text_takes_no_more_memory() -> None:
     kept: list[int] = []
     network = make_network("GQA-2", d_model=16, heads=4)
 
-    def measure(done: int, _total: int) -> None:
-        # At the end of a window of two layers.
-        if done % 4 == 0 and done <= 20:
-            parts = (vars(part) for one in layers for part in (one.moments, one.statistics))
-            held = [one for fields in parts for one in fields.values()]
-            kept.append(sum(one.numel() for one in held if isinstance(one, torch.Tensor)))
+    def measure(_done: int, _total: int) -> None:
+        parts = (vars(part) for one in layers for part in (one.moments, one.statistics))
+        held = [one for fields in parts for one in fields.values()]
+        kept.append(sum(one.numel() for one in held if isinstance(one, torch.Tensor)))
 
     layers: list[measurement.LayerStatistics] = []
     original = measurement.LayerStatistics

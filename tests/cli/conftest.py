@@ -29,5 +29,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(folder / name, model, None if name == "mute" else CHARACTERS)
     write_task_files(folder / "tasks")
     (folder / "text").write_text("abc abc. " * 20, "utf-8")
+    (folder / "sand").write_text("the sand and the rest " * 20, "utf-8")
     (folder / "cats").write_text("the cat sat on the mat. " * 20, "utf-8")
     return folder

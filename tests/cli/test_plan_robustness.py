@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import count_kinds
 from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.comparison import choose_context, collect_notes, compare_costs
+from qkvary.costs.comparison import choose_context, collect_notes, compare_model
 from qkvary.costs.devices import DEVICES
 from qkvary.costs.exact_savings import find_savings
 from qkvary.costs.formats import FORMATS, parse_format
@@ -37,17 +36,15 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
     context = choose_context(model, generator.choice((None, 1, 7, 32_768, 2**40)))
     seen = generator.choice((None, 1, 1500, 2**40))
     cache, weights = (parse_format(generator.choice(FORMATS)) for _ in range(2))
-    every = choose_candidates(model, all_sharings=True)
-    rows = compare_costs(
-        every.rows,
+    compared = compare_model(
+        model,
         context=context,
         batch=generator.choice((1, 2**40)),
         weights=weights,
         cache=cache,
         encoder_tokens=seen,
     )
-    assert len(rows) == len(every.rows)
-    assert describe_layers(model)
+    assert compared.rows
     chosen = choose_candidates(model)
     assert collect_notes(model, chosen, context) is not None
     size = nearest_size(model_parameters(model).total)

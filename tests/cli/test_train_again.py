@@ -231,4 +231,4 @@ def test_a_training_that_is_not_done_has_a_page(places: Path, typed: Typed) -> N
     assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)
     curves = {one["quantity"]: one["steps"] for one in found["summary"]["curves"]}
     assert curves["train loss"]
-    assert "train loss" in Path(found["files"][0]).read_text()
+    assert "over steps" in Path(found["files"][0]).read_text()

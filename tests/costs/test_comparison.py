@@ -1,23 +1,24 @@
 """The costs of candidates are the figures of the papers."""
 
+from collections.abc import Sequence
+
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
-from qkvary.costs.candidates import choose_candidates
-from qkvary.costs.comparison import CostRow, compare_costs
+from qkvary.costs.comparison import CostRow, compare_model
 from qkvary.costs.formats import parse_format
 from tests.costs.toy_models import encoder_decoder_model
 
 BF16, INT8 = parse_format("bf16"), parse_format("int8")
 
 
-def rows_of(*arguments: object, **fields: object) -> tuple[CostRow, ...]:
+def rows_of(*arguments: object, **fields: object) -> Sequence[CostRow]:
     given: dict[str, object] = {"context": 29, "batch": 3, "weights": BF16, "cache": BF16}
-    return compare_costs(*arguments, **(given | fields))  # type: ignore[arg-type]
+    return compare_model(*arguments, **(given | fields)).rows  # type: ignore[arg-type]
 
 
 def test_the_papers_networks_in_all_conventions() -> None:
-    candidates = choose_candidates(as_model(gpt_300m()), ["Q-K=V", "MQA"]).rows
-    rows = {row.candidate.name: row for row in rows_of(candidates, context=2048, batch=1)}
+    found = rows_of(as_model(gpt_300m()), ["Q-K=V", "MQA"], context=2048, batch=1)
+    rows = {row.candidate.name: row for row in found}
     base = rows["QKV"]
     assert base.parameters.total == base.active_parameters == 305_534_976
     assert base.weight_bytes == 611_069_952
@@ -35,10 +36,7 @@ def test_the_papers_networks_in_all_conventions() -> None:
 
 
 def test_an_encoder_counts_once_for_a_prompt_and_not_for_a_token() -> None:
-    few, many = (
-        rows_of(choose_candidates(encoder_decoder_model()).rows, encoder_tokens=seen)[0]
-        for seen in (10, 20)
-    )
+    few, many = (rows_of(encoder_decoder_model(), encoder_tokens=seen)[0] for seen in (10, 20))
     assert many.prefill_macs.total > few.prefill_macs.total
     assert many.decode_macs.projections == few.decode_macs.projections
     assert many.decode_macs.scores - few.decode_macs.scores == 2 * 10 * 2 * 24

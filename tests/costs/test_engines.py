@@ -14,7 +14,6 @@ from qkvary.arch.models import Model
 from qkvary.costs.cache import growth_bytes, model_cache_bytes
 from qkvary.costs.engines import (
     VllmCache,
-    VllmSettings,
     allocate_llama_cpp,
     allocate_static,
     allocate_vllm,
@@ -39,13 +38,9 @@ def find_model(name: str) -> Model:
 
 
 def vllm_figures(log: dict[str, Any]) -> dict[str, float]:
-    settings = VllmSettings(**{name: log[name] for name in SETTINGS if name in log})
-    cache = allocate_vllm(
-        find_model(log["model"]),
-        context=log["context"],
-        stored_as=log["cache"],
-        settings=settings,
-    )
+    settings: dict[str, Any] = {name: log[name] for name in SETTINGS if name in log}
+    model = find_model(log["model"])
+    cache = allocate_vllm(model, context=log["context"], stored_as=log["cache"], **settings)
     figures = {"needed_gib": cache.sequence_bytes / GIB}
     pool = round(log["pool_gib"] * GIB) if "pool_gib" in log else 0
     if "blocks" in log:
@@ -108,11 +103,7 @@ def test_a_logged_figure_is_met(log: dict[str, Any]) -> None:
 
 
 def test_exact_where_the_log_determines_the_blocks() -> None:
-    cache = allocate_vllm(
-        load_size("gemma-4-31b"),
-        context=262_144,
-        settings=VllmSettings(chunks_in_flight=1),
-    )
+    cache = allocate_vllm(load_size("gemma-4-31b"), context=262_144, chunks_in_flight=1)
     assert len(cache.groups) == 6
     assert cache.block_bytes == 10 * 256 * 2**10
     assert cache.blocks_per_sequence == 8192 + 5 * 577 == 11_077

@@ -49,8 +49,7 @@ def test_rows_hold_their_bits_and_their_scales(numbers: int, bits: int, group: i
     ("spelled", "name"),
     [
         (" BF16 ", "bf16"),
-        ("half", "fp16"),
-        ("fp8_e4m3", "fp8"),
+        ("bfloat16", "bf16"),
         ("INT4-G32", "int4-g32"),
         ("int4-b32-R16-FP32", "int4-b32-r16-fp32"),
     ],

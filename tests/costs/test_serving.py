@@ -162,12 +162,9 @@ def test_more_memory_never_needs_more(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"context": 0}, "expected a context and users of at least 1, got 0 and 5"),
-        ({"users": -1}, "expected a context and users of at least 1, got 11 and -1"),
         ({"reserve": 1.0}, r"expected a reserve in \[0, 1\), got 1.0"),
         ({"reserve": float("nan")}, r"expected a reserve in \[0, 1\), got nan"),
         ({"price": -1.0}, "expected a price of at least 0, got -1.0"),
-        ({"replica_sizes": (2, 1)}, "expected rising replica sizes"),
     ],
 )
 def test_impossible_demands_are_refused(fields: dict[str, object], says: str) -> None:

@@ -164,8 +164,6 @@ def test_requests_that_do_not_fit_are_rejected_before_computing() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             stream(MODEL, [request])
-    with pytest.raises(ValueError, match="expected chunks of at least 1 token, got 0"):
-        stream(MODEL, [long], chunk=0)
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
         stream(make_model("QKV").train(), [long])
     assert complete(MODEL, []) == []

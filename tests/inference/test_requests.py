@@ -48,7 +48,7 @@ ANYTHING = st.one_of(
 @examples(30)
 @given(
     fields=st.dictionaries(
-        st.sampled_from(["prompt", "max_new_tokens", "seed", "stop", "stop_tokens"]), ANYTHING
+        st.sampled_from(["prompt", "max_new_tokens", "seed", "stop_tokens"]), ANYTHING
     ),
     choices=st.dictionaries(
         st.sampled_from(["temperature", "top_k", "top_p", "min_p", "repetition_penalty"]), ANYTHING
@@ -57,7 +57,7 @@ ANYTHING = st.one_of(
 def test_any_input_gives_a_request_or_a_value_error(
     fields: dict[str, object], choices: dict[str, object]
 ) -> None:
-    for value in (fields.get("prompt"), fields.get("stop"), fields.get("stop_tokens")):
+    for value in (fields.get("prompt"), fields.get("stop_tokens")):
         assume(value is None or isinstance(value, tuple | str))
     known = {name: value for name, value in fields.items() if value is not None}
     try:

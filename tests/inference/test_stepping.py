@@ -1,4 +1,4 @@
-"""A step follows a rule or is pinned; the choice never changes the generated tokens."""
+"""A step follows a rule or is pinned; the decode never changes the generated tokens."""
 
 import contextlib
 from typing import Any
@@ -14,7 +14,7 @@ from qkvary.inference.graph_step import FixedStep
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import choice, native
+from qkvary.nn.decoding import decode, native
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.language_model import LanguageModel
 from tests.small_networks import small_config
@@ -24,7 +24,7 @@ LONGEST = 160
 
 @pytest.fixture(autouse=True)
 def nothing_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.delenv(decode.VARIABLE, raising=False)
 
 
 def make(label: str = "Q-K=V") -> LanguageModel:
@@ -54,7 +54,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     genuine = LanguageModel.forward
 
     def forward(self: LanguageModel, *args: Any, **named: Any) -> Tensor:
-        found.append(named.get("kernel"))
+        found.append(named["cache"].layers[0].kernel)
         return genuine(self, *args, **named)
 
     class PretendedStep:
@@ -78,13 +78,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     [
         (True, object(), "step"),
         (False, object(), "auto"),
-        (False, None, "layer"),
+        (False, None, None),
     ],
 )
 def test_the_default_depends_on_what_the_machine_has(
     has_step: bool,
     built: object,
-    expected: str,
+    expected: str | None,
     steps: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,15 +109,15 @@ def test_many_rows_go_through_the_layers(
         take(torch.arange(rows) % 19)
         cache.reorder(torch.arange(rows - 1))
         take(torch.arange(rows - 1) % 19)
-    assert steps == ["layer", "step"]
+    assert steps == [None, "step"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "expected"), [("layer", "layer"), ("folded", "folded"), ("native", "step")]
+    ("kernel", "expected"), [("layer", None), ("folded", "folded"), ("native", "step")]
 )
 @pytest.mark.parametrize("rows", [1, stepping.MOST_ROWS + 1])
 def test_a_pinned_kernel_computes_every_step(
-    kernel: DecodeKernel, expected: str, rows: int, steps: list[str | None]
+    kernel: DecodeKernel, expected: str | None, rows: int, steps: list[str | None]
 ) -> None:
     found = take_steps(kernel, 5, rows=rows)
     assert steps == [expected] * 5
@@ -157,7 +157,7 @@ def test_a_graph_computes_the_steps_where_it_starts(
         found = take_steps("auto", 3)
     # The first step is tried.
     assert graphs == ([11] if fails else [11, 11, 12, 13])
-    assert steps[-1] == ("auto" if fails else None)
+    assert steps[-1] == "auto"
     assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -167,5 +167,5 @@ def test_the_choice_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) ->
         Request(prompt=tuple(range(2 + 3 * row)), max_new_tokens=9, seed=row) for row in range(3)
     ]
     found = [answer.tokens for answer in complete(model, requests)]
-    monkeypatch.setenv(choice.VARIABLE, "layer")
+    monkeypatch.setenv(decode.VARIABLE, "layer")
     assert found == [answer.tokens for answer in complete(model, requests)]

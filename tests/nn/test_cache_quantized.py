@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions, CacheScales, CacheStorage
-from qkvary.nn.cache_quantized import QuantizedStore, TokenRing
+from qkvary.nn.cache_quantized import QuantizedStore
 from tests.conftest import examples
 
 STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3")
@@ -137,25 +137,3 @@ def test_reordered_rows_are_those_they_were(options: CacheOptions, sizes: list[i
     following = entries(19, tokens=9)[rows]
     assert torch.equal(store.append(following, None), straight.append(following, None))
     assert same(store, straight)
-
-
-@examples(100)
-@given(
-    steps=st.lists(st.tuples(st.sampled_from("afl"), st.integers(0, 7)), max_size=20),
-    most=st.none() | st.integers(1, 9),
-)
-def test_a_ring_is_a_list_of_rows(steps: list[tuple[str, int]], most: int | None) -> None:
-    ring, plain = TokenRing(most), torch.empty(2, 3, 0, 7)
-    for number, (kind, count) in enumerate(steps):
-        if kind == "a":
-            new = entries(number, tokens=count)
-            ring.append(new)
-            plain = torch.cat((plain, new), dim=2)
-        elif count <= plain.shape[2]:
-            (ring.drop_first if kind == "f" else ring.drop_last)(count)
-            rest = plain.shape[2] - count
-            plain = plain[:, :, count:] if kind == "f" else plain[:, :, :rest]
-        found = ring.read()
-        assert ring.num_tokens == plain.shape[2]
-        assert torch.equal(plain, plain[:, :, :0] if found is None else found)
-        assert ring.nbytes == 2 * 3 * 7 * 4 * ring.capacity

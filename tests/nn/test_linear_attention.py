@@ -282,7 +282,7 @@ def test_the_identity_of_the_paper(label: str) -> None:
             expected.append(layer.o_proj(torch.cat(mixed)))
     assert distance(outputs[0], torch.stack(expected)) < GATE
     assert distance(layer(x)[0], torch.stack(expected)) < GATE
-    held = cache.state and cache.state.read()
+    held = cache.state and cache.state.sums
     assert held
     assert held.keys is not None
     assert distance(held.values[0], state) < GATE

@@ -135,5 +135,5 @@ def test_images_are_resized_when_they_are_batched(augment: bool) -> None:
         expected = F.interpolate(small, (9, 9), mode="bilinear", align_corners=False)
         torch.testing.assert_close(task.batch(0, 5, 0).inputs, expected)
     assert task.config.image_size == 9
-    with pytest.raises(ValueError, match="expected resize_to of a ImageTaskConfig in 1"):
+    with pytest.raises(ValueError, match="expected resize_to of ImageTaskConfig in 1"):
         make(resize_to=0)

@@ -37,10 +37,7 @@ class AttentionStatistics:
         index = torch.arange(weights.shape[-1], device=weights.device)
         distances = (index[:, None] - index).abs().to(weights.dtype)
         self.sums += torch.stack(_describe(weights, distances))
-        variant = self.attention.config.variant
-        penalty = reading.scores.layout.penalty(
-            causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
-        )
+        penalty = reading.scores.layout.penalty(self.attention.config, weights.dtype)
         # 0 for visible pairs, and nearly minus infinity for the others.
         hidden = torch.zeros_like(weights[0]) if penalty is None else penalty[0, 0]
         visible = (hidden == 0).to(weights.dtype)

@@ -19,11 +19,7 @@ def read_cosines(maps: RoleMaps) -> tuple[CosineReading, ...]:
 
     Where one weight has fewer heads, each of its heads is compared with all heads of its group.
     """
-    named: dict[RoleName, LinearMap] = {
-        "query": maps.query,
-        "key": maps.key,
-        "value": maps.value,
-    }
+    named: dict[RoleName, LinearMap] = {"query": maps.query, "key": maps.key, "value": maps.value}
     return tuple(
         _compare(first, second, named[first], named[second])
         for first, second in combinations(named, 2)

@@ -9,22 +9,18 @@ from operator import attrgetter
 from statistics import fmean
 
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis, NetworkAnalysis
-from qkvary.text.names import count, listed
+from qkvary.text.names import count
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Key and value count as about as alike as random ones if the two shares differ by less than
-this."""
+"""Up to this difference of shares, key and value count as about as alike as random ones."""
 LARGE_SCORE_CHANGE = 1.0
 """A second-order forecast is not trusted if scores change by more than this."""
 LARGE_FORECAST = 0.5
 """A second-order forecast is not trusted if it exceeds this, in nats per token."""
 ENERGY = 0.99
-MOST_NAMED = 6
-"""Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
-"""The text is called too short if the forecast is more than this many times the forecast on the
-text used to choose the tensors."""
+"""The text is too short if the forecast is more than this many times the fitted forecast."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The input's covariance is called uncertain with fewer tokens per channel than this."""
 
@@ -78,20 +74,15 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether a layer's forecast is not to be trusted.
-
-    That is so if a single tensor for key and value would change the layer too much.
-    """
+    """Return whether the change is too large for a layer's forecast to be trusted."""
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 
 def count_directions(head: KeyValueReading) -> int:
     """Return the number of directions that hold 99 % of the joint energy of key and value."""
     energies = accumulate(value**2 for value in head.spectrum)
-    return next(
-        (place for place, held in enumerate(energies, start=1) if held >= ENERGY),
-        len(head.spectrum),
-    )
+    fewer = sum(held < ENERGY for held in energies)
+    return min(fewer + 1, len(head.spectrum))
 
 
 def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> str:
@@ -122,10 +113,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
         )
     if lost:
         total = _nats(sum(layer.forecast for layer in lost))
-        if trusted:
-            numbers = listed([str(layer.number) for layer in lost])
-            noun = "layer" if len(lost) == 1 else "layers"
-            where = f"{len(lost)} layers" if len(lost) > MOST_NAMED else f"{noun} {numbers}"
+        where = count(len(lost), "layer") if trusted else where
         most = max(layer.score_change for layer in lost)
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
@@ -193,7 +181,6 @@ def _nats(value: float) -> str:
 
 
 def _all_layers(number: int, total: int) -> str:
-    """Name the layers with separate keys and values, or all layers if every layer has them."""
     if number < total:
         return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"

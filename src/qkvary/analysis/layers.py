@@ -1,5 +1,7 @@
 """The results of one layer, from its weights and its moments."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,6 @@ class LayerStatistics:
     """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
-        """Start with empty sums. Layers are numbered from 1; ``seed`` determines all samples."""
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
         self.statistics = AttentionStatistics(attention)
@@ -43,7 +44,7 @@ class LayerStatistics:
             is_shared=sharing.key == sharing.value,
             cosines=read_cosines(maps),
             ranks=read_ranks(maps, seed=self.seed),
-            key_values=self._compare_heads(maps),
+            key_values=tuple(self._compare_heads(maps)),
             attention=self.statistics.result(),
         )
 
@@ -57,19 +58,19 @@ class LayerStatistics:
             moments = self.moments.pair_covariance().cpu()
         return tuple(map(forecast_tie, moments, self.moments.curvature().cpu()))
 
-    def _compare_heads(self, maps: RoleMaps) -> tuple[KeyValueReading, ...]:
-        config = self.attention.config
+    def _compare_heads(self, maps: RoleMaps) -> Iterator[KeyValueReading]:
+        config, moments = self.attention.config, self.moments
         size, kv_heads = config.size_per_head, config.num_kv_heads
-        moments, group = self.moments, config.num_heads // kv_heads
         # F is upper triangular, and F^T F is the covariance.
         factor = torch.linalg.cholesky(moments.covariance()).mT.cpu()
         generator = torch.Generator().manual_seed(self.seed + self.number)
         weights = subspaces.draw_weights(len(factor), size, generator)
-        chance = subspaces.sample_chance(*(factor @ weight for weight in weights))
-        turned = tuple(factor @ torch.linalg.qr(weight).Q for weight in weights)
+        overlap, share = subspaces.sample_chance(*(factor @ weight for weight in weights))
+        turned = [factor @ torch.linalg.qr(weight).Q for weight in weights]
         output = self.attention.o_proj.weight.detach().cpu().double().mT.unflatten(0, (-1, size))
-        outputs = (output @ output.mT).unflatten(0, (kv_heads, group)).sum(dim=1)
-        queries = moments.query_moments().cpu().unflatten(0, (kv_heads, group))
+        outputs = (output @ output.mT).unflatten(0, (kv_heads, -1)).sum(dim=1)
+        queries = moments.query_moments().cpu().unflatten(0, (kv_heads, -1))
+        grouped = queries.sum(dim=1)
         curvature = moments.curvature().cpu()
         first, second = (half.cpu() for half in moments.half_curvatures())
         if self.attention.key_norm is None:
@@ -77,26 +78,47 @@ class LayerStatistics:
         else:
             roots = [*map(subspaces.square_root, moments.pair_covariance().cpu())]
             keys, values = zip(*(root.split(size, dim=1) for root in roots), strict=True)
-        grouped = queries.sum(dim=1)
-        return tuple(
-            _compare(
-                head,
-                maps,
-                HeadMoments(keys[head], values[head], grouped[head], outputs[head]),
-                (curvature[head], first[head], second[head]),
-                queries[head],
-                chance,
-                turned,
+        for place in range(kv_heads):
+            head = HeadMoments(keys[place], values[place], grouped[place], outputs[place])
+            own = maps.key.weight[place].mT, maps.value.weight[place].mT
+            ranks = [subspaces.orthonormal_basis(weight).shape[1] for weight in own]
+            weight_cosines = subspaces.principal_cosines(*own)
+            token_cosines = subspaces.principal_cosines(head.keys, head.values)
+            readers = [subspaces.square_root(one) for one in (head.queries, head.outputs)]
+            seen, read = head.keys @ readers[0], head.values @ readers[1]
+            spectrum = subspaces.joint_spectrum(seen, read)
+            scales = [torch.linalg.svdvals(one @ by) for one, by in zip(own, readers, strict=True)]
+            similarity, lost = subspaces.sample_read_chance(
+                turned[0], turned[1], (scales[0], scales[1])
             )
-            for head in range(kv_heads)
-        )
+            joint = torch.cat((head.keys, head.values), dim=1)
+            joint_moments = joint.mT @ joint
+            tie = forecast_tie(joint_moments, curvature[place])
+            changes = (queries[place] * tie.error[:size, :size]).sum(dim=(-2, -1))
+            yield KeyValueReading(
+                head=place + 1,
+                weight_cosines=tuple(weight_cosines.tolist()),
+                weight_overlap=subspaces.mean_square(weight_cosines),
+                weight_chance=max(ranks) / len(factor),
+                token_cosines=tuple(token_cosines.tolist()),
+                token_overlap=subspaces.mean_square(token_cosines),
+                token_chance=overlap,
+                similarity=subspaces.kernel_alignment(seen, read),
+                similarity_chance=similarity,
+                plain_similarity=subspaces.kernel_alignment(head.keys, head.values),
+                explained=subspaces.explained_share(head),
+                explained_chance=share,
+                spectrum=tuple(spectrum.tolist()),
+                lost=subspaces.lost_share(spectrum, size),
+                lost_chance=lost,
+                forecast=cross_forecast(joint_moments, (first[place], second[place])),
+                fitted_forecast=tie.forecast,
+                score_change=float(changes.clamp(min=0).max().sqrt()),
+            )
 
 
 def _scaled_maps(attention: Attention) -> RoleMaps:
-    """Return the role maps, with the gains of query and key norms multiplied into them.
-
-    The norms' root mean squares, which depend on the token, are left out.
-    """
+    """Return the role maps, with the gains of query and key norms multiplied into them."""
     maps = make_role_maps(attention)
     scaled: list[LinearMap] = []
     for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm)):
@@ -106,55 +128,3 @@ def _scaled_maps(attention: Attention) -> RoleMaps:
         gains = gain.view(heads, -1) if norm.is_wide else gain.expand(heads, -1)
         scaled.append(LinearMap(one.weight * gains[..., None], one.bias * gains))
     return RoleMaps(scaled[0], scaled[1], maps.value)
-
-
-def _compare(
-    head: int,
-    maps: RoleMaps,
-    moments: HeadMoments,
-    curvatures: tuple[Tensor, Tensor, Tensor],
-    queries: Tensor,
-    chance: tuple[float, float],
-    turned: tuple[Tensor, ...],
-) -> KeyValueReading:
-    """Return the results of one KV head, counted from 0.
-
-    ``curvatures`` has the curvature of the loss with respect to keys and values, over the text and
-    over each half. ``queries`` has the moments of the query heads that share the KV head,
-    ``chance`` the overlap and explained share of random weights. ``turned`` has F U for keys and
-    values: F^T F is the covariance of the layer input, and U has random orthonormal columns.
-    """
-    keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
-    size = keys.shape[1]
-    ranks = [subspaces.orthonormal_basis(weight).shape[1] for weight in (keys, values)]
-    weight_cosines = subspaces.principal_cosines(keys, values)
-    token_cosines = subspaces.principal_cosines(moments.keys, moments.values)
-    readers = [subspaces.square_root(one) for one in (moments.queries, moments.outputs)]
-    seen, read = moments.keys @ readers[0], moments.values @ readers[1]
-    spectrum = subspaces.joint_spectrum(seen, read)
-    scales = torch.linalg.svdvals(keys @ readers[0]), torch.linalg.svdvals(values @ readers[1])
-    similarity, lost = subspaces.sample_read_chance(turned[0], turned[1], scales)
-    joint = torch.cat((moments.keys, moments.values), dim=1)
-    joint_moments = joint.mT @ joint
-    tie = forecast_tie(joint_moments, curvatures[0])
-    changes = (queries * tie.error[:size, :size]).sum(dim=(-2, -1))
-    return KeyValueReading(
-        head=head + 1,
-        weight_cosines=tuple(weight_cosines.tolist()),
-        weight_overlap=subspaces.mean_square(weight_cosines),
-        weight_chance=max(ranks) / len(keys),
-        token_cosines=tuple(token_cosines.tolist()),
-        token_overlap=subspaces.mean_square(token_cosines),
-        token_chance=chance[0],
-        similarity=subspaces.kernel_alignment(seen, read),
-        similarity_chance=similarity,
-        plain_similarity=subspaces.kernel_alignment(moments.keys, moments.values),
-        explained=subspaces.explained_share(moments),
-        explained_chance=chance[1],
-        spectrum=tuple(spectrum.tolist()),
-        lost=subspaces.lost_share(spectrum, size),
-        lost_chance=lost,
-        forecast=cross_forecast(joint_moments, curvatures[1:]),
-        fitted_forecast=tie.forecast,
-        score_change=float(changes.clamp(min=0).max().sqrt()),
-    )

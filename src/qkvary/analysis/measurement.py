@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +14,7 @@ from torch import Tensor
 
 from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import check_layers, read_window
-from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
-from qkvary.analysis.settings import FEWEST_TOKENS, AnalysisSettings
+from qkvary.analysis.results import NetworkAnalysis
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
 from qkvary.data.encoding import encode_start
@@ -31,17 +31,19 @@ LONGEST_CONTEXT = 1024
 MAP_TOKENS = 48
 """Number of tokens at the start of the first window whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
-"""Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
-alike."""
+"""Minimum tokens per channel of a head; with fewer, even random keys and values seem alike."""
 
-FEWEST_WINDOWS = 2
-"""Minimum number of windows for a forecast: one half chooses a tensor, the other evaluates it."""
+FEWEST_TOKENS = 2
+"""Minimum tokens per window: one to read and one to predict."""
 
 
 def analyze_network(
     loaded: LoadedModel,
-    settings: AnalysisSettings,
+    text: Sequence[Path],
     *,
+    tokens: int = 10_240,
+    context: int | None = None,
+    seed: int = 0,
     on_progress: Progress = ignore,
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a language model.
@@ -50,8 +52,12 @@ def analyze_network(
         loaded: The network and its tokenizer. The network is left unchanged. A half-precision one
             is analyzed as a float32 copy; any other is frozen and in evaluation mode during the
             analysis.
-        settings: The text, and how it is read.
-        on_progress: Called after each step with the number of steps done and the total.
+        text: Files or folders of .txt and .jsonl.
+        tokens: The maximum number of tokens to read.
+        context: Maximum tokens per window; ``None`` for the network's maximum, but at most 1,024
+            and half of ``tokens``.
+        seed: The seed of random weights, drawn tokens and drawn keys.
+        on_progress: Called after each window with the number of windows read and the total.
 
     Raises:
         UsageError: if there is no tokenizer or no text, the text is too short or has tokens outside
@@ -63,15 +69,14 @@ def analyze_network(
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
 
     with _prepare(loaded.network) as network:
-        context = _choose_context(network, settings)
-        documents = read_documents(settings.text)
-        windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
+        size = _choose_context(network, tokens, context)
+        documents = read_documents(text)
         return analyze_windows(
             network,
-            windows,
-            context=context,
-            seed=settings.seed,
-            expected=math.ceil(settings.tokens / context),
+            read_windows(documents, loaded.tokenizer, tokens=tokens, context=size),
+            context=size,
+            seed=seed,
+            expected=math.ceil(tokens / size),
             on_progress=on_progress,
         )
 
@@ -87,16 +92,6 @@ def analyze_windows(
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a network in evaluation mode on windows, [tokens] each."""
     layers: list[LayerStatistics] = []
-    depth, done = network.config.num_layers, 0
-    # Windows are read one by one, their statistics are added up, and the figures are computed at
-    # the end.
-    total = (2 * max(1, expected) + 1) * depth
-
-    def step(steps: int = 1) -> None:
-        nonlocal done
-        done += steps
-        on_progress(min(done, total), total)
-
     generator = torch.Generator().manual_seed(seed)
     tokens = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
@@ -107,27 +102,19 @@ def analyze_windows(
             LayerStatistics(layer.attention, number, seed)
             for number, layer in enumerate(reading.layers, start=1)
         ]
-        step(depth)
-        weights: list[Tensor] = []
-        for one, layer in zip(layers, reading.layers, strict=True):
-            weights.append(one.add(layer))
-            step()
+        weights = [one.add(layer) for one, layer in zip(layers, reading.layers, strict=True)]
         maps = _keep_maps(weights) if count == 1 else maps
         tokens += len(window)
         loss += reading.loss
+        on_progress(count, max(count, expected))
     fewest = TOKENS_PER_HEAD_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
         raise UsageError(
             f"expected a text of at least {fewest:,} tokens, {TOKENS_PER_HEAD_CHANNEL} for each "
             f"channel of a head, got {tokens:,}"
         )
-    figures: list[LayerAnalysis] = []
-    done = max(done, total - depth)
-    for layer in layers:
-        figures.append(layer.result())
-        step()
     return NetworkAnalysis(
-        layers=tuple(figures),
+        layers=tuple(layer.result() for layer in layers),
         tokens=tokens,
         windows=count,
         context=context,
@@ -145,9 +132,8 @@ def read_windows(
 ) -> Iterator[Int[Tensor, " tokens"]]:
     """Yield windows of one document each, in order.
 
-    A document starts with the tokenizer's beginning token. If the tokenizer has none, the document
-    ends with the separator. Windows of a single token are left out, and only the part of a text
-    that is read is encoded.
+    A document starts with the tokenizer's beginning token or else ends with the separator. Windows
+    of a single token are left out, and only the part of a text that is read is encoded.
     """
     left = tokens
     for document in documents:
@@ -184,14 +170,15 @@ def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
             parameter.requires_grad_(flag)
 
 
-def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:
+def _choose_context(network: LanguageModel, tokens: int, requested: int | None) -> int:
     config = network.config
-    part = max(FEWEST_TOKENS, settings.tokens // FEWEST_WINDOWS)
-    context = settings.context or min(config.max_tokens, LONGEST_CONTEXT, part)
-    if context > config.max_tokens:
+    # A forecast needs two windows: one chooses a tensor, the other evaluates it.
+    part = max(FEWEST_TOKENS, tokens // 2)
+    context = requested or min(config.max_tokens, LONGEST_CONTEXT, part)
+    if not FEWEST_TOKENS <= context <= config.max_tokens:
         raise UsageError(
-            f"expected a context of at most {config.max_tokens:,} tokens, those of the network, "
-            f"got {context:,}"
+            f"expected a context of {FEWEST_TOKENS} to {config.max_tokens:,} tokens, the maximum "
+            f"of the network, got {context:,}"
         )
     heads = max(layer.num_heads for layer in config.layers)
     moments = 8 * config.d_model**2 * config.num_layers

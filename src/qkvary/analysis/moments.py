@@ -88,10 +88,8 @@ def scaled_queries(
 ) -> Float[Tensor, "heads tokens head_dim"]:
     """Return scaled queries whose products with unrotated keys are scores.
 
-    With rotation, a score depends on the distance between query and key. So one visible key is
-    drawn for each query, and the query is rotated back by that key's position; the second moment
-    over a text is then taken over pairs of query and key. Under a soft cap, the query is also
-    multiplied by the slope of the cap at that key's score.
+    With rotation, one visible key is drawn for each query, and the query is rotated back by that
+    key's position. Under a soft cap, it is also multiplied by the slope at that key's score.
     """
     scores, rotation, config = reading.scores, reading.rotation, reading.attention.config
     factor = scores.scale / scores.temperature

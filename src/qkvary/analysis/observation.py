@@ -84,19 +84,13 @@ def check_layers(network: LanguageModel) -> None:
     """Refuse layers whose scores are not functions of products of query and key."""
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
-        if variant.core_name != "softmax":
-            refused = f"layers with a softmax, got the core {variant.core_name}"
-        elif variant.diagonal != "none":
-            refused = "scores that are products of query and key, got a normalised diagonal"
-        elif variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
-            label = format_label(variant)
-            refused = f"keys and values that are projections of the layer input, got {label}"
-        elif variant.query_form == "residual-gelu":
-            form = variant.query_form
-            refused = f"queries that are linear in the layer input, got {form}"
-        else:
-            continue
-        raise ValueError(f"expected {refused} in layer {number}")
+        is_plain = variant.core_name == "softmax" and variant.diagonal == "none"
+        is_made = variant.decoupled is not None or variant.latent is not None or variant.kv_norm
+        if not is_plain or is_made or variant.query_form == "residual-gelu":
+            raise ValueError(
+                "expected layers with a softmax over products of query and key, which are "
+                f"projections of the layer input, got {format_label(variant)} in layer {number}"
+            )
 
 
 Call = tuple[LayerReading, Tensor, Tensor]
@@ -135,10 +129,9 @@ def _attend(
     *,
     layout: Layout,
     cache: LayerCache | None = None,
-    kernel: str | None = None,
 ) -> Float[Tensor, "batch queries d_model"]:
     """Attend as ``Attention.forward`` does without a cache, and record the call."""
-    del cache, kernel
+    del cache
     heads = attention.read(x, layout)
     key_shift = torch.zeros_like(heads.key, requires_grad=True)
     value_shift = torch.zeros_like(heads.value, requires_grad=True)

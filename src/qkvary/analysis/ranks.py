@@ -13,8 +13,7 @@ from qkvary.nn.role_maps import RoleMaps
 
 SAMPLED_NUMBERS = 2**20
 MOST_SAMPLES = 64
-"""Maximum number of random matrices per shape; large ones stop at ``SAMPLED_NUMBERS`` entries in
-all."""
+"""Maximum number of random matrices per shape, with ``SAMPLED_NUMBERS`` entries in all."""
 
 
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
@@ -97,16 +96,13 @@ def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> Effect
         for _ in range(samples)
     ]
 
-    def mean(name: str) -> float:
-        return fmean(getattr(rank, name) for rank in ranks)
-
     return EffectiveRank(
-        entropy=mean("entropy"),
-        entropy_of_squares=mean("entropy_of_squares"),
-        participation=mean("participation"),
-        energy_90=round(mean("energy_90")),
-        energy_95=round(mean("energy_95")),
-        energy_99=round(mean("energy_99")),
+        entropy=fmean(rank.entropy for rank in ranks),
+        entropy_of_squares=fmean(rank.entropy_of_squares for rank in ranks),
+        participation=fmean(rank.participation for rank in ranks),
+        energy_90=round(fmean(rank.energy_90 for rank in ranks)),
+        energy_95=round(fmean(rank.energy_95 for rank in ranks)),
+        energy_99=round(fmean(rank.energy_99 for rank in ranks)),
     )
 
 

@@ -57,8 +57,7 @@ class CosineReading:
     heads: tuple[float | None, ...]
     """The cosine of each head's part as a vector; one per head of the larger weight."""
     deviation: float
-    """The standard deviation of ``flattened`` and ``columns`` for independent random matrices,
-    whose mean is 0."""
+    """The standard deviation of ``flattened`` and ``columns`` for independent random matrices."""
     head_deviation: float
     """The standard deviation of a head's cosine for independent random matrices."""
 
@@ -67,8 +66,7 @@ class CosineReading:
 class KeyValueReading:
     """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
-    Query and key can change their basis together, and so can value and output. No field
-    depends on these bases, except ``plain_similarity``.
+    No field except ``plain_similarity`` depends on the basis of the head.
     """
 
     head: int
@@ -80,8 +78,7 @@ class KeyValueReading:
     weight_chance: float
     """``weight_overlap`` of random subspaces: the larger dimension over the width."""
     token_cosines: tuple[float, ...]
-    """Cosines of the principal angles between keys and values over the tokens (canonical
-    correlations)."""
+    """Canonical correlations between keys and values over the tokens."""
     token_overlap: float
     """The mean of the squared cosines."""
     token_chance: float
@@ -97,19 +94,16 @@ class KeyValueReading:
     explained_chance: float
     """``explained`` of two random weights and the same tokens, sampled."""
     spectrum: tuple[float, ...]
-    """Singular values of the joint matrix, whitened so that both halves have equal energy; their
-    squares add up to 1."""
+    """Singular values of the joint matrix; see :func:`subspaces.joint_spectrum`."""
     lost: float
     """The share of this spectrum's energy that one tensor of ``head_dim`` channels drops: 0 if key
     and value are equal, near 1/2 if they have nothing in common."""
     lost_chance: float
     """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
-    """The rise of the loss, in nats per token, if one tensor replaces key and value. One half of
-    the text chooses the tensor, the other evaluates it."""
+    """The rise of the loss, in nats per token, on text that did not choose the tensor."""
     fitted_forecast: float
-    """The same if the whole text both chooses and evaluates the tensor, which makes it too low. It
-    approaches ``forecast`` if the text is long enough."""
+    """The same if the whole text both chooses and evaluates the tensor, which makes it too low."""
     score_change: float
     """The root mean square by which the forecast's tensor changes scores."""
 
@@ -140,8 +134,7 @@ class AttentionReading:
     asymmetry: float
     """The asymmetry of the attention weights, with the mask."""
     mask_asymmetry: float
-    """The asymmetry of the attention weights of the symmetric scores (S + S^T) / 2; mask and
-    normalisation alone cause it."""
+    """The asymmetry that mask and normalisation alone cause: that of scores (S + S^T) / 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +158,7 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """The share of the value's output that the key would predict if the weights were random.
-
-        It is averaged over KV heads.
-        """
+        """``explained`` of random weights, averaged over KV heads."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
@@ -183,10 +173,7 @@ class LayerAnalysis:
 
     @property
     def score_change(self) -> float:
-        """The largest ``score_change`` of any KV head.
-
-        It says how much the scores change if one tensor replaces key and value.
-        """
+        """The largest ``score_change`` of any KV head."""
         return max(head.score_change for head in self.key_values)
 
 

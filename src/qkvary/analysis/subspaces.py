@@ -22,9 +22,8 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` is F W_K instead of X W_K, where F^T F is the covariance of the layer input X: both
-    products have the same second moments. For normalised keys, ``keys`` is the key half of a square
-    root of the joint covariance of keys and values.
+    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. For
+    normalised keys, ``keys`` is half of a square root of the covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
@@ -32,8 +31,7 @@ class HeadMoments(NamedTuple):
     values: Float[Tensor, "rows head_dim"]
     """F W_V."""
     queries: Float[Tensor, "head_dim head_dim"]
-    """M_q: the second moment of the queries, with the score scale, summed over the query heads of
-    the group."""
+    """M_q: the second moment of the scaled queries, summed over the query heads of the group."""
     outputs: Float[Tensor, "head_dim head_dim"]
     """M_o: W_O W_O^T, summed over the query heads of the group."""
 
@@ -124,10 +122,7 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the mean squared cosine and mean explained share of pairs of keys and values.
-
-    The output projection is left out: its moment W_O W_O^T is taken as the identity.
-    """
+    """Return the mean squared cosine and mean explained share of pairs, with W_O W_O^T = 1."""
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
     overlap = fmean(mean_square(principal_cosines(head.keys, head.values)) for head in heads)
@@ -141,11 +136,9 @@ def sample_read_chance(
 ) -> tuple[float, float]:
     """Return the mean similarity and the mean lost share of a head with random directions.
 
-    Symbols are those of :class:`HeadMoments`. A random W_K with the head's M_q would depend on the
-    basis of the head. Therefore the whole product W_K M_q^1/2 is made random: its singular vectors
-    are drawn, and its singular values stay those of the head. The same is done with W_V M_o^1/2.
-    ``keys`` and ``values`` are F U for matrices U with random orthonormal columns. ``scales`` has
-    the singular values of both products.
+    A random W_K with the head's M_q would depend on the basis of the head, so W_K M_q^1/2 and
+    W_V M_o^1/2 get random singular vectors and keep their singular values, ``scales``. ``keys`` and
+    ``values`` are F U for matrices U with random orthonormal columns.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

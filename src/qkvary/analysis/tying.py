@@ -71,10 +71,8 @@ def cross_forecast(
 ) -> float:
     """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
-    In a curvature estimated from a text, some directions seem free because the text does not show
-    their effect. The best tensor drops exactly these directions, so the curvature that chose the
-    tensor underestimates its cost. So the tensor chosen on each half of the text is evaluated with
-    the curvature of the other half.
+    The tensor chosen on each half of the text is evaluated with the curvature of the other half: it
+    drops exactly those directions that seem free only because its own half does not show them.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

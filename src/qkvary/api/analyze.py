@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.api.arguments import verb
 from qkvary.api.options import (
     SILENT,
@@ -16,7 +15,7 @@ from qkvary.api.options import (
     open_checkpoint,
 )
 from qkvary.api.results import Result
-from qkvary.text.numbers import Count
+from qkvary.text.numbers import Count, check_seed
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis
@@ -27,7 +26,7 @@ def analyze(
     model: Checkpoint,
     text: Annotated[Texts, Parameter(name="--text")],
     *,
-    tokens: Count = DEFAULT_TOKENS,
+    tokens: Count = 10_240,
     context: Count | None = None,
     seed: int = 0,
     tokenizer: CheckpointTokenizer = None,
@@ -60,8 +59,10 @@ def analyze(
     from qkvary.analysis.measurement import analyze_network
     from qkvary.reports.analysis import analysis_report
 
-    settings = AnalysisSettings(text=text, tokens=tokens, context=context, seed=seed)
+    check_seed(seed)
     loaded, name = open_checkpoint(model, tokenizer, NetworkOptions(device=device), speaks=True)
-    with terminal.show_progress("analyzing", "steps") as on_progress:
-        analysis = analyze_network(loaded, settings, on_progress=on_progress)
+    with terminal.show_progress("analyzing", "windows") as on_progress:
+        analysis = analyze_network(
+            loaded, text, tokens=tokens, context=context, seed=seed, on_progress=on_progress
+        )
     return Result(analysis, analysis_report(analysis, name))

@@ -226,6 +226,10 @@ def _shrink(
 ) -> "Result[SmallerCache]":
     if smaller.data is None:
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
+    if plan.heal_tokens and out is None and not smaller.dry_run:
+        raise UsageError(
+            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
+        )
     import torch
 
     from qkvary.conversions.caches.calibration import read_texts

@@ -18,7 +18,6 @@ from qkvary.api.options import (
 )
 from qkvary.api.results import Result
 from qkvary.data.splits import DataSplit
-from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.text.numbers import Count, CountFromZero, Counts, Reads, read_words
@@ -98,8 +97,7 @@ def evaluate(
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
     Perplexity is per token of the text, without padding, and per byte; ``paper`` adds the
-    perplexity of the papers, which counts padding. Accuracies come with their standard errors and
-    their distance from guessing.
+    perplexity of the papers, which counts padding. Accuracies come with their standard errors.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
@@ -121,30 +119,28 @@ def evaluate(
             the network.
         DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
-    text = None if data is None else TextReading(data=data, **asdict(reading))
-    questions = None
-    if tasks is not None or asking != ASKING:
-        questions = TaskReading(tasks=tasks or (), **asdict(asking))
-    if text is None and questions is None:
+    if not data and not tasks:
         raise UsageError("expected a text (--data) or --tasks, got neither")
+    if not tasks and asking != ASKING:
+        raise UsageError("expected --tasks with the options of tasks, got only a text")
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify
-    from qkvary.inference.evaluation.text_measurement import measure_text
+    from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, expand_tasks
+    from qkvary.inference.evaluation.text_measurement import load_text, measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    asked = None
-    if questions is not None:
+    names, asked = expand_tasks(tasks or ()), None
+    if names:
         require("lm_eval")
         if terminal.command is not None:
-            _silence_lm_eval(offline=not questions.others)
+            _silence_lm_eval(offline=LOCAL_TASKS.keys() >= set(names))
         from qkvary.inference.evaluation.task_measurement import prepare_tasks
 
-        asked = prepare_tasks(questions)
+        asked = prepare_tasks(names, **asdict(asking))
     # Whether a network that is passed in has a tokenizer is checked when the text is opened.
-    is_path = isinstance(model, str | os.PathLike)
-    speaks = asked is not None or (text is not None and is_path and not is_prepared(text.data[0]))
-    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=speaks)
+    reads = bool(data) and isinstance(model, str | os.PathLike) and not is_prepared(data[0])
+    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=reads or bool(asked))
     how: dict[str, Any] = {
         "batch_size": batching.batch_size,
         "show_progress": terminal.show_progress,
@@ -155,12 +151,14 @@ def evaluate(
         "identity": identify(loaded.network, loaded.tokenizer),
     }
     found: list[Any] = []
-    if text is not None:
-        found += [measure_text(loaded, text, **how)]
-        document |= text_data(found[-1])
+    if data:
+        given = asdict(reading)
+        text = load_text(loaded, data, split=given.pop("split"), tokens=given.pop("tokens"))
+        found.append(measure_text(loaded, text, **given, **how))
+        document |= {"data": list(map(str, data)), **text_data(found[-1])}
     if asked is not None:
         from qkvary.inference.evaluation.task_measurement import measure_tasks
 
-        found += [measure_tasks(loaded, asked, **how)]
+        found.append(measure_tasks(loaded, asked, **how))
         document |= task_data(found[-1])
     return Result(found[0] if len(found) == 1 else tuple(found), evaluation_report(document))

@@ -15,21 +15,20 @@ from qkvary.api.options import (
 )
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, DecodeKernel
-from qkvary.costs.formats import parse_storage
+from qkvary.costs.formats import parse_options
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import (
+    DEFAULT_TOKENS,
     Completion,
     Event,
     Request,
     Sampling,
     collect,
+    encode_prompt,
     group_requests,
-    make_requests,
 )
-from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
 from qkvary.storage.errors import UsageError
-from qkvary.text.names import count
 from qkvary.text.numbers import CountFromZero
 
 if TYPE_CHECKING:
@@ -134,16 +133,20 @@ def generate(
     loaded, _ = open_checkpoint(model, tokenizer, decoding, speaks=True)
     own = cast("Tokenizer", loaded.tokenizer)
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    requests = make_requests(
-        own,
-        prompts,
-        max_tokens=loaded.network.config.max_tokens,
-        tokens=tokens,
-        sampling=replace(sampling, temperature=sampling.divisor),
-        stop=answering.stop,
-        seed=answering.seed,
-        logprobs=answering.logprobs,
-    )
+    requests: list[Request] = []
+    for text in prompts:
+        encoded = encode_prompt(own, text)
+        room = max(0, loaded.network.config.max_tokens + 1 - len(encoded))
+        request = Request(
+            prompt=encoded,
+            max_new_tokens=min(DEFAULT_TOKENS, room) if tokens is None else tokens,
+            sampling=replace(sampling, temperature=sampling.divisor),
+            stop=answering.stop,
+            stop_tokens=own.ends,
+            seed=answering.seed,
+            logprobs=answering.logprobs,
+        )
+        requests.append(request)
     new_cache = _cache_maker(loaded, decoding, terminal)
     if answering.beams is None:
         answers, found = _sample(loaded, requests, prompts, new_cache, decoding, terminal), []
@@ -157,24 +160,19 @@ def generate(
         for index, answer in enumerate(answers):
             show(index, answer.text, True)
     report = generation_report(own, prompts, requests, answers, found)
-    replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
-    warning = (
-        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
-        f"{count(replaced, 'place')}"
-    )
     texts = Texts(Text(answer.text) for answer in answers)
-    text = texts[0] if isinstance(prompt, str) else texts
-    text.result = Result(tuple(answers), report, notices=(warning,) * bool(replaced))
-    return text
+    generated = texts[0] if isinstance(prompt, str) else texts
+    generated.result = Result(tuple(answers), report)
+    return generated
 
 
 def _cache_maker(loaded: "LoadedModel", decoding: Decoding, terminal: Terminal) -> "CacheMaker":
     """Return a function that makes a cache; tell the user if kernels must be compiled first."""
     from qkvary.inference.decoding import make_cache
-    from qkvary.nn.decoding.choice import pinned
+    from qkvary.nn.decoding.decode import pinned
     from qkvary.nn.decoding.native import notice
 
-    storage, kernel = parse_storage(decoding.storage), decoding.kernel
+    storage, kernel = parse_options(decoding.storage), decoding.kernel
     # The kernels read caches of tokens, not states.
     reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
     if pinned(kernel) in ("auto", "native") and reads_cache and (said := notice()) is not None:

@@ -26,20 +26,14 @@ from qkvary.costs.macs import visible_keys
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
     """Return the bytes that a causal layer keeps per token; 0 if it keeps a state."""
-    if config.variant.keeps_state:
-        return 0
-    return token_bytes(ProjectedAttention(config=config), dtype)
+    is_state = config.variant.keeps_state
+    return 0 if is_state else token_bytes(ProjectedAttention(config=config), dtype)
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
     """Return the bytes that all layers keep per token while no window is full.
 
-    Args:
-        config: An encoder or a language model.
-        dtype: The dtype of the cache.
-
-    Returns:
-        ``None`` for a network with a bidirectional layer, which cannot decode from a cache.
+    The result is ``None`` for a network with a bidirectional layer, which cannot decode.
     """
     size = sum(layer_cache_bytes_per_token(layer, dtype) for layer in config.layers)
     return size if all(layer.causal for layer in config.layers) else None
@@ -55,22 +49,18 @@ def layer_cache_bytes(
     formats that quantise a block of tokens once it is full.
     """
     form = _format(stored_as)
+    if peak:
+        # Closing a summary or a block frees the tokens that waited for it, so the cache was larger
+        # just before.
+        is_compressed = isinstance(attention, CompressedAttention)
+        parts = attention.compressors if is_compressed else (form,) if form.block else ()
+        ends = {context, *(max(0, part.last_closing(context) - 1) for part in parts)}
+        return max(layer_cache_bytes(attention, context=end, stored_as=form) for end in ends)
     state = layer_state_bytes(attention, form)
     if state or isinstance(attention, RecurrentLayer):
         return state if context else 0
-    if peak and form.block and not isinstance(attention, CompressedAttention):
-        last = max(0, form.last_closing(context) - 1)
-        ends = {
-            layer_cache_bytes(attention, context=end, stored_as=form) for end in (last, context)
-        }
-        return max(ends)
     if isinstance(attention, CompressedAttention):
-        now = _compressed_bytes(attention, context, form)
-        # Closing a summary frees the tokens that waited for it, so the cache was larger just
-        # before.
-        before = [max(0, part.last_closing(context) - 1) for part in attention.compressors]
-        most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
-        return max(now, most) if peak else now
+        return _compressed_bytes(attention, context, form)
     if isinstance(attention, ProjectedAttention) and attention.reads_layer is not None:
         return 0
     kept = _kept_tokens(attention.reach, context)
@@ -80,8 +70,8 @@ def layer_cache_bytes(
 def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
     """Return the bytes of a layer's state for one sequence of any length; 0 if it keeps none.
 
-    A state is a sum over all tokens, in single precision or wider. The inputs that a convolution
-    keeps are stored like cache entries, but never quantised.
+    The sums of a state have 32 bits or more. The inputs that a convolution keeps are never
+    quantised.
     """
     if isinstance(attention, RecurrentLayer):
         form = _format(stored_as)
@@ -119,8 +109,7 @@ def entries_bytes(
 def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
     """Return the bytes of one token's entry in a layer's cache.
 
-    Scales of quantised formats are counted per head, whose channels are quantised together. Scales
-    that tokens share are left out, and every token counts as quantised; see :func:`entries_bytes`.
+    Every token counts as quantised, and scales that tokens share are left out.
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
@@ -153,18 +142,7 @@ def model_cache_bytes(
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
 ) -> int:
-    """Return the bytes of all layers' caches for one sequence after ``context`` tokens.
-
-    Args:
-        model: Any model that decodes.
-        context: Tokens seen so far; with an encoder, only the decoder's tokens.
-        stored_as: The format of the cache.
-        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default the
-            number of decoder tokens.
-
-    Raises:
-        ValueError: for an unknown format or a negative context.
-    """
+    """Return the bytes of all layers' caches; see :func:`layerwise_cache_bytes`."""
     return sum(
         layerwise_cache_bytes(
             model, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
@@ -180,7 +158,19 @@ def layerwise_cache_bytes(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> Sequence[int]:
-    """Return the cache bytes of each layer, which :func:`model_cache_bytes` adds up."""
+    """Return the bytes of each layer's cache for one sequence.
+
+    Args:
+        model: Any model that decodes.
+        context: Tokens seen so far; with an encoder, only the decoder's tokens.
+        stored_as: The format of the cache.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default the
+            number of decoder tokens.
+        peak: Whether to return the maximum over all contexts up to this one.
+
+    Raises:
+        ValueError: for an unknown format or a negative context.
+    """
     if context < 0:
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
@@ -197,8 +187,7 @@ def layerwise_cache_bytes(
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
     """Return the bytes that one more token adds after ``context`` tokens.
 
-    For compressed attention this is the token's entry plus its share of each summary, which need
-    not be a whole number.
+    Each token counts with its share of every summary.
     """
     form = _format(stored_as)
     return sum(
@@ -226,10 +215,8 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     if not isinstance(attention, CompressedAttention):
         return entries_bytes(attention, seen=context, kept=keys, stored_as=form)
     _check_uniform(form)
-    indexed = 0
-    if attention.indexer:
-        closed = context // attention.indexer.rate
-        indexed = closed * form.row_bytes(attention.indexer.width)
+    indexer = attention.indexer
+    indexed = context // indexer.rate * form.row_bytes(indexer.width) if indexer else 0
     return indexed + keys * form.row_bytes(attention.head_dim)
 
 

@@ -75,9 +75,8 @@ def choose_candidates(
 ) -> Candidates:
     """Return the given model, and the requested variants or the variants worth comparing.
 
-    If no variants are requested, K=V, fewer KV heads, and both together are compared. With
-    ``all_sharings``, the comparison also includes sharing patterns that do not change the cache,
-    and more choices of the number of KV heads.
+    With ``all_sharings``, these include sharing patterns that do not change the cache, and more
+    choices of the number of KV heads.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]
@@ -116,18 +115,12 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads.
-
-    Each number of KV heads comes with and without K=V.
-    """
-    layers = [
-        layer.attention
-        for layer, _ in count_kinds(model.layers)
-        if not isinstance(layer.attention, RecurrentLayer)
-    ]
-    if not layers or not all(isinstance(layer, ProjectedAttention) for layer in layers):
-        return
+    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads."""
+    layers = [layer.attention for layer, _ in count_kinds(model.layers)]
+    layers = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]
+    if not layers or len(configs) < len(layers):
+        return
     queries = min(config.num_heads for config in configs)
     own = min(config.num_kv_heads for config in configs)
     tied = parse_variant("Q-K=V")

@@ -33,8 +33,7 @@ class CostRow:
     decode_macs: MacCount
     """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
-    """MACs of a prompt as long as the context, with visible pairs only and logits for the last
-    token."""
+    """MACs of a prompt as long as the context, with visible pairs and logits for the last token."""
     square_macs: MacCount
     """MACs of a forward pass with all logits and all pairs of tokens, as the papers count them."""
     training_macs_per_token: float
@@ -97,24 +96,36 @@ def compare_model(
     encoder_tokens: int | None = None,
     decimal: bool = False,
 ) -> CostComparison:
-    """Derive the costs of a model and of variants: those in ``labels``, or those worth comparing.
-
-    The fields of the result have the meaning of the arguments with the same names.
-    """
+    """Derive the costs of a model and of variants, by default of those worth comparing."""
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)
-    rows = compare_costs(
-        candidates.rows,
-        context=tokens,
-        batch=batch,
-        weights=weights,
-        cache=cache,
-        encoder_tokens=encoder_tokens,
-    )
+
+    def derive(candidate: Candidate) -> CostRow:
+        model, seen = candidate.model, encoder_tokens
+        decodes = model.is_causal
+        forward = partial(forward_macs, model, tokens=tokens, encoder_tokens=seen)
+        held = model_cache_bytes(model, context=tokens, stored_as=cache, encoder_tokens=seen)
+        growth = growth_bytes(model, context=tokens, stored_as=cache)
+        step = partial(decode_step, model, batch=batch, context=tokens, encoder_tokens=seen)
+        return CostRow(
+            candidate=candidate,
+            parameters=model_parameters(model),
+            active_parameters=active_parameters(model),
+            weight_bytes=weight_bytes(model, weights),
+            decode_macs=decode_macs(model, context=tokens, encoder_tokens=seen),
+            prefill_macs=forward(logits="last", fills_cache=decodes),
+            square_macs=forward(pairs="square"),
+            training_macs_per_token=TRAINING_FACTOR * forward().total / tokens,
+            cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
+            cache_growth_bytes_per_token=growth if decodes else None,
+            cache_bytes=batch * held if decodes else None,
+            step=step(weights=weights, cache=cache) if decodes else None,
+        )
+
     return CostComparison(
         model=model,
         layers=describe_layers(model),
-        rows=rows,
+        rows=tuple(map(derive, candidates.rows)),
         context=tokens,
         batch=batch,
         cache=cache,
@@ -125,50 +136,9 @@ def compare_model(
     )
 
 
-def compare_costs(
-    candidates: Sequence[Candidate],
-    *,
-    context: int,
-    batch: int,
-    weights: Format,
-    cache: Format,
-    encoder_tokens: int | None = None,
-) -> tuple[CostRow, ...]:
-    """Derive the costs of every candidate; context and batch must be at least 1."""
-    if context < 1 or batch < 1:
-        raise ValueError(f"expected a context and a batch of at least 1, got {context} and {batch}")
-    seen = encoder_tokens
-    count_forward = partial(forward_macs, tokens=context, encoder_tokens=seen)
-    count_step = partial(decode_step, batch=batch, context=context, weights=weights, cache=cache)
-
-    def derive(candidate: Candidate) -> CostRow:
-        model = candidate.model
-        decodes = model.is_causal
-        held = model_cache_bytes(model, context=context, stored_as=cache, encoder_tokens=seen)
-        growth = growth_bytes(model, context=context, stored_as=cache)
-        return CostRow(
-            candidate=candidate,
-            parameters=model_parameters(model),
-            active_parameters=active_parameters(model),
-            weight_bytes=weight_bytes(model, weights),
-            decode_macs=decode_macs(model, context=context, encoder_tokens=seen),
-            prefill_macs=count_forward(model, logits="last", fills_cache=decodes),
-            square_macs=count_forward(model, pairs="square"),
-            training_macs_per_token=TRAINING_FACTOR * count_forward(model).total / context,
-            cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
-            cache_growth_bytes_per_token=growth if decodes else None,
-            cache_bytes=batch * held if decodes else None,
-            step=count_step(model, encoder_tokens=seen) if decodes else None,
-        )
-
-    return tuple(map(derive, candidates))
-
-
 def choose_context(model: Model, requested: int | None) -> int:
     """Return the requested context, or the model's maximum up to a limit."""
-    if requested is not None:
-        return requested
-    return min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
+    return requested or min(model.max_tokens or LONGEST_DEFAULT, LONGEST_DEFAULT)
 
 
 def collect_notes(
@@ -180,13 +150,9 @@ def collect_notes(
     variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))
     own = (f"not counted: {part}" for part in own_parts(variants))
     notes = [*dict.fromkeys((*model.notes, *own))]
-    fixed = None if model.encoder is None else model.encoder.tokens
-    if encoder_tokens is not None and model.encoder is None:
-        notes.append(f"{model.name} has no encoder: encoder tokens change nothing")
-    elif encoder_tokens is not None and fixed not in {None, encoder_tokens}:
-        notes.append(
-            f"the encoder of {model.name} always has {fixed:,} tokens: other numbers change nothing"
-        )
+    fixed = 0 if model.encoder is None else model.encoder.tokens
+    if encoder_tokens is not None and fixed not in {None, encoder_tokens}:
+        notes.append(f"{model.name} always has {fixed:,} encoder tokens")
     if model.max_tokens is not None and context > model.max_tokens:
         notes.append(
             f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the byte "

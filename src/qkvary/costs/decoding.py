@@ -5,12 +5,13 @@ least the time to compute its matrix products at the device's matrix rate. Real 
 the ratios between variants are meaningful.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.arch.blocks import Experts, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.parts import Linear
+from qkvary.arch.parts import Linear, Norm
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
@@ -24,8 +25,7 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_cache_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""What takes the largest part of a step's time: reading weights, reading the cache, or
-arithmetic."""
+"""What takes the largest part of a step's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,7 @@ def decode_step(
 ) -> DecodeStep:
     """Return the bytes and MACs of one decoding step.
 
-    Each stored tensor is read once. ``devices`` form one replica; each reads all that it holds,
-    even what other devices hold too.
+    Each stored tensor is read once; of ``devices`` that form a replica, each reads all it holds.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
@@ -132,11 +131,9 @@ def read_weights(model: Model, *, batch: int) -> float:
     the keys and values of its output, are already computed. Of the experts, the expected number of
     distinct ones in the batch is counted, assuming uniform and independent routing.
     """
+    outside = _numbers((*model.head, *model.others, *model.norms)) + model.entries
     kinds = count_kinds(model.layers)
-    layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
-    outside = sum(linear.weights + linear.biases for linear in (*model.head, *model.others))
-    outside += model.entries + sum(norm.weights + norm.biases for norm in model.norms)
-    return layers + outside
+    return outside + sum(count * _read_layer(layer, batch) for layer, count in kinds)
 
 
 def expected_experts(part: Experts, batch: int) -> float:
@@ -146,8 +143,7 @@ def expected_experts(part: Experts, batch: int) -> float:
 
 def _read_layer(layer: Layer, batch: int) -> float:
     read: float = layer_attention_parameters(layer.attention).total + layer.entries
-    read += sum(norm.weights + norm.biases for norm in layer_norms(layer))
-    read += _numbers(layer.others)
+    read += _numbers((*layer_norms(layer), *layer.others))
     if layer.cross is not None:
         read += _read_crossing(layer.cross)
     for part in layer.feed_forward:
@@ -170,5 +166,5 @@ def _read_crossing(cross: ProjectedAttention) -> int:
     return read
 
 
-def _numbers(linears: tuple[Linear, ...]) -> int:
-    return sum(linear.weights + linear.biases for linear in linears)
+def _numbers(parts: Iterable[Linear | Norm]) -> int:
+    return sum(part.weights + part.biases for part in parts)

@@ -40,22 +40,10 @@ MICRO_BATCH = 512
 GGML_BLOCK = 32
 """Number of values that share a 16-bit scale in the types q8_0 and q4_0."""
 
+CHUNKS_IN_FLIGHT = 2
+"""Number of prefill chunks that may be in flight, for which a window keeps extra room. 2 with
+asynchronous scheduling, 1 without it and before 0.26 (vllm-project/vllm#47728)."""
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings:
-    """The settings that the cache of vLLM depends on, with the defaults of 0.32."""
-
-    chunk: int = 8192
-    """Tokens per prefill chunk (``--max-num-batched-tokens``)."""
-    chunks_in_flight: int = 2
-    """Number of prefill chunks that may be in flight; a window keeps extra room for them. 2 with
-    asynchronous scheduling, 1 without it and before 0.26 (vllm-project/vllm#47728)."""
-    states: int = 2
-    """Blocks of state per sequence: 2 with prefix caching, otherwise 1."""
-    devices: int = 1
-    """Number of devices over which tensor parallelism divides the heads."""
 
 
 def default_chunk(device: Device) -> int:
@@ -81,7 +69,7 @@ class VllmCache:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Number of blocks that a sequence takes in all groups."""
+        """Number of blocks of a sequence in all groups."""
         return sum(blocks for _, blocks in self.groups)
 
     @property
@@ -120,7 +108,10 @@ def allocate_vllm(
     *,
     context: int,
     stored_as: Format | str = "bf16",
-    settings: VllmSettings | None = None,
+    chunk: int = 8192,
+    chunks_in_flight: int = CHUNKS_IN_FLIGHT,
+    states: int = 2,
+    devices: int = 1,
 ) -> VllmCache:
     """Return the cache of a model as vLLM 0.32 allocates it.
 
@@ -128,15 +119,23 @@ def allocate_vllm(
     states are padded to a page. Layers of one kind are divided into groups. A group has as many
     layers as the smallest kind, or as the largest kind if all kinds have about equally many.
 
+    Args:
+        model: A decoder-only model.
+        context: Maximum tokens per sequence.
+        stored_as: The format of the cache.
+        chunk: Tokens per prefill chunk (``--max-num-batched-tokens``).
+        chunks_in_flight: Number of prefill chunks that may be in flight.
+        states: Blocks of state per sequence: 2 with prefix caching, otherwise 1.
+        devices: Number of devices over which tensor parallelism divides the heads.
+
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
     """
     _check_decoder(model)
-    settings = settings or VllmSettings()
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
     if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
         raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
-    specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, settings.devices)]
+    specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, devices)]
     if not specs:
         raise ValueError("expected layers with a cache for vLLM, got none")
     block = _vllm_block(specs)
@@ -146,10 +145,10 @@ def allocate_vllm(
 
     def per_sequence(spec: _Spec, tokens: int) -> int:
         if spec.state_bytes:
-            return settings.states
+            return states
         if spec.window is None:
             return math.ceil(context / tokens)
-        in_flight = settings.chunk * settings.chunks_in_flight
+        in_flight = chunk * chunks_in_flight
         return math.ceil(min(spec.window - 1 + in_flight, context) / tokens) + 1
 
     if len({(spec.window, spec.state_bytes) for spec in specs}) == 1:
@@ -200,20 +199,16 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
         # Quantised entries have one scale per head, for keys and for values.
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
-        held = max(1, heads // devices) * of_head
-        yield _Spec(token_bytes=held, window=kept.reach)
+        yield _Spec(token_bytes=max(1, heads // devices) * of_head, window=kept.reach)
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
-    """Yield the latent, which every device keeps as a whole, and the key of an indexer.
-
-    The key has 8 bits and a scale for 128 channels. With an indexer, 8-bit latents have scales too,
-    and the rotated key has 16 bits (``fp8_ds_mla``).
-    """
+    """Yield the latent, which every device keeps as a whole, and the 8-bit key of an indexer."""
     if form.group is not None:
         raise ValueError(f"expected bf16 or fp8 for latents in vLLM, got {form.name}")
     rank, rope, index = attention.kv_rank, attention.rope_dim, attention.own_indexer
     held = (rank + rope) * form.bits // 8
+    # With an indexer, 8-bit latents have scales and a rotated key of 16 bits (``fp8_ds_mla``).
     if attention.indexer is not None and form.bits == 8:
         held = rank + SCALE_BYTES * (rank // 128) + 2 * rope
     yield _Spec(token_bytes=held, window=attention.window, is_latent=True)
@@ -229,8 +224,7 @@ class LlamaCppCache:
     cells: int
     """Cells per stream in layers without a window."""
     window_cells: int | None
-    """Cells per stream in layers with a window; ``None`` if there are no such layers, or if they
-    have as many cells as other layers."""
+    """Cells per stream in layers with a window; ``None`` if they have as many as other layers."""
     kv_bytes: int
     """Bytes of keys and values in layers without a window."""
     window_bytes: int
@@ -253,10 +247,8 @@ def allocate_llama_cpp(
 ) -> LlamaCppCache:
     """Return the cache of a model as llama.cpp allocates it for all sequences together.
 
-    Keys and values are always stored separately, except for latents, which have no values (since
-    #19067). Windows shorten the cache only in networks with some full-attention layers: if every
-    layer has a window, as in Mistral 7B 0.1, llama.cpp keeps all tokens. int8 means the type q8_0,
-    int4 means q4_0.
+    Keys and values are stored separately, except for latents (since #19067). If every layer has a
+    window, as in Mistral 7B 0.1, llama.cpp keeps all tokens. int8 means the type q8_0, int4 q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments correspond to ``-c``,
@@ -267,16 +259,14 @@ def allocate_llama_cpp(
     streams = 1 if unified else sequences
     cells = _pad(_pad(context) // streams)
     kept = _layers_with_entries(model)
-    windows = {one.reach for one in kept}
-    has_both = None in windows
+    has_both = any(one.reach is None for one in kept)
     kv = windowed = 0
     window_cells = None
     for one in kept:
-        window = one.reach
-        if window is None or not has_both:
+        if one.reach is None or not has_both:
             kv += cells * _ggml_bytes(one, form)
         else:
-            seen = window * (sequences if unified else 1) + MICRO_BATCH
+            seen = one.reach * (sequences if unified else 1) + MICRO_BATCH
             window_cells = _pad(min(cells, seen))
             windowed += window_cells * _ggml_bytes(one, form)
     states = sum(

@@ -10,7 +10,7 @@ import dataclasses
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, get_args
 
 from qkvary.arch.blocks import (
     CompressedAttention,
@@ -37,15 +37,6 @@ LOSSY_FORMATS = ("fp8", "int8", "int4")
 """Lower-bit formats for a cache, as an alternative that is not exact."""
 LONG = 2**16
 """Length in tokens of the long sequence for which :func:`apply_savings` compares caches."""
-
-
-class _Text(NamedTuple):
-    """The texts that describe one method of saving; the method is exact for any weights."""
-
-    explanation: str
-    """Why the method is exact."""
-    price: str
-    """The cost at run time, and the conditions to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,37 +89,46 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Bytes of the cache in each lower-bit format. These change the outputs: measure the
-    loss."""
+    """Bytes of the cache in each lower-bit format, which changes the outputs."""
 
 
-_TEXTS: dict[Method, _Text] = {
-    "one tensor for both": _Text(explanation="key and value are one tensor", price="nothing"),
-    "value and rotated slice": _Text(
-        explanation="the key is the value times a gain, with some channels rotated, so the value "
-        "and the rotated channels are enough to recover the key",
-        price="reading a cached token costs no extra work; the gain must be applied in float32 "
-        "before the key is rounded, or 16-bit keys differ in the last bit",
+_EXPLANATIONS: dict[Method, str] = {
+    "one tensor for both": "key and value are one tensor",
+    "value and rotated slice": (
+        "the key is the value times a gain, with some channels rotated, so the value and the "
+        "rotated channels are enough to recover the key"
     ),
-    "rotate when read": _Text(
-        explanation="the key is the value times a gain, with some channels rotated, so the value "
-        "is enough to recover the key",
-        price="every stored key is rotated whenever it is read: 3 operations per rotated channel",
+    "rotate when read": (
+        "the key is the value times a gain, with some channels rotated, so the value is enough to "
+        "recover the key"
     ),
-    "layer input": _Text(
-        explanation="keys and values are linear in the layer input, which is narrower than both "
-        "together",
-        price="keys and values are computed again from the stored layer input at each read; where "
+    "layer input": (
+        "keys and values are linear in the layer input, which is narrower than both together"
+    ),
+    "latents": (
+        "the inner width of a low-rank projection is below its output width, and keys and values "
+        "are linear in the inner channels"
+    ),
+}
+_PRICES: dict[Method, str] = {
+    "one tensor for both": "nothing",
+    "value and rotated slice": (
+        "reading a cached token costs no extra work; the gain must be applied in float32 before "
+        "the key is rounded, or 16-bit keys differ in the last bit"
+    ),
+    "rotate when read": (
+        "every stored key is rotated whenever it is read: 3 operations per rotated channel"
+    ),
+    "layer input": (
+        "keys and values are computed again from the stored layer input at each read; where "
         "keys are neither rotated nor normalised, their projections can instead be absorbed into "
         "the query and output projections; the layer input is well conditioned in every number "
-        "format if it is stored in an orthonormal basis; the time of a step must be measured",
+        "format if it is stored in an orthonormal basis; the time of a step must be measured"
     ),
-    "latents": _Text(
-        explanation="the inner width of a low-rank projection is below its output width, and keys "
-        "and values are linear in the inner channels",
-        price="the second matrix of each low-rank projection is applied again at each read; where "
-        "keys are neither rotated nor normalised, it can instead be absorbed into the query and "
-        "output projections",
+    "latents": (
+        "the second matrix of each low-rank projection is applied again at each read; where keys "
+        "are neither rotated nor normalised, it can instead be absorbed into the query and output "
+        "projections"
     ),
 }
 
@@ -142,13 +142,7 @@ def find_savings(
 ) -> SavingsReport:
     """Return the exact savings that the given weights allow.
 
-    Counts the peak size of the cache up to ``context``, because memory has to hold it.
-
-    Args:
-        model: Any model that decodes.
-        context: Tokens of the sequence.
-        stored_as: The format of the cache, before and after.
-        encoder_tokens: Number of encoder tokens, if the model does not fix it.
+    Counts the peak size of the cache up to ``context`` tokens, because memory has to hold it.
     """
 
     def count(one: Model, form: Format = stored_as) -> Sequence[int]:
@@ -158,26 +152,24 @@ def find_savings(
 
     now = count(model)
     savings: list[Saving] = []
-    for method, text in _TEXTS.items():
+    for method, explanation in _EXPLANATIONS.items():
         changed = apply_saving(model, method)
         if changed is None:
             continue
         then = count(changed)
-        layers = tuple(
-            index
-            for index, (own, other) in enumerate(zip(model.layers, changed.layers, strict=True))
-            if own is not other and now[index]
-        )
         if sum(then) >= sum(now):
             continue
+        pairs = enumerate(zip(model.layers, changed.layers, strict=True))
+        layers = tuple(place for place, (one, other) in pairs if one is not other and now[place])
         savings.append(
             Saving(
                 method=method,
                 layers=layers,
-                bytes_now=sum(now[index] for index in layers),
-                bytes_then=sum(then[index] for index in layers),
+                bytes_now=sum(now[place] for place in layers),
+                bytes_then=sum(then[place] for place in layers),
                 model_bytes_now=sum(now),
-                **text._asdict(),
+                explanation=explanation,
+                price=_PRICES[method],
             )
         )
     savings.sort(key=lambda one: -one.share_of_model)
@@ -193,16 +185,16 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return one model per method: the given model with that method applied.
-
-    Only methods that shrink the cache of a long sequence are included.
-    """
+    """Return the model with each method that shrinks the cache of a long sequence."""
+    methods: tuple[Method, ...] = get_args(Method)
+    changed: dict[Method, Model | None] = {
+        method: apply_saving(model, method) for method in methods
+    }
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return {
-        method: changed
-        for method in _TEXTS
-        if (changed := apply_saving(model, method)) is not None
-        and model_cache_bytes(changed, context=LONG, encoder_tokens=LONG) < now
+        method: less
+        for method, less in changed.items()
+        if less is not None and model_cache_bytes(less, context=LONG, encoder_tokens=LONG) < now
     }
 
 
@@ -270,11 +262,6 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
             )
         elif isinstance(attention, CompressedAttention):
             yield "shared-KV attention with one head keeps one tensor for keys and values"
-            if attention.compressor:
-                yield (
-                    f"summaries of {attention.compressor.rate} tokens each replace tokens beyond "
-                    f"the window of {attention.window:,}"
-                )
         elif isinstance(attention, RecurrentLayer):
             if attention.sums or attention.recent:
                 numbers = attention.sums + attention.recent

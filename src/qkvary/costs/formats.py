@@ -18,8 +18,7 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """Dtypes of computation."""
 
 DEFAULT_GROUP = 64
-"""Default number of values that share a scale (as in quantised caches of transformers,
-``q_group_size``)."""
+"""Default number of values that share a scale, as in quantised caches of transformers."""
 SCALE_BYTES = 4
 """Bytes per group: a 32-bit scale, or a 16-bit scale and a 16-bit zero point."""
 
@@ -51,7 +50,7 @@ class Format:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether fewer than 16 bits are kept, so that results change noticeably."""
+        """Whether fewer than 16 bits are kept."""
         return self.bits < 16
 
     @property
@@ -79,8 +78,7 @@ class Format:
     def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
         """Return three counts: quantised rows, rows of shared scales, and unquantised rows.
 
-        A row of shared scales belongs to a block of quantised rows. Only the newest ``kept`` rows
-        of the ``seen`` rows are counted.
+        Only the newest ``kept`` rows of the ``seen`` rows are counted.
         """
         coded = max(0, self._closed(seen) - (seen - kept))
         shared = 0 if self.block is None else math.ceil(coded / self.block)
@@ -92,23 +90,14 @@ class Format:
         return math.ceil(numbers * self.bits / 8) + scales
 
 
-_PLAIN = {
-    "fp64": Format(name="fp64", bits=64),
-    "fp32": Format(name="fp32", bits=32),
-    "bf16": Format(name="bf16", bits=16),
-    "fp16": Format(name="fp16", bits=16),
-    # One scale per tensor, which is not counted.
-    "fp8": Format(name="fp8", bits=8),
-}
+# The one scale per tensor of fp8 is not counted.
+_BITS = {"fp64": 64, "fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8}
+_PLAIN = {name: Format(name=name, bits=bits) for name, bits in _BITS.items()}
 _ALIASES = {
     "float64": "fp64",
     "float32": "fp32",
     "bfloat16": "bf16",
     "float16": "fp16",
-    "half": "fp16",
-    "float8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
 }
 FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 """The names that a user can choose from."""
@@ -119,10 +108,7 @@ SCALE = _PLAIN["fp32"]
 
 
 def parse_format(text: str) -> Format:
-    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
-
-    The module's docstring says more about quantised formats.
-    """
+    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), torch's names."""
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
     if name in _PLAIN:
@@ -136,8 +122,7 @@ def parse_format(text: str) -> Format:
     kind, sharing, count, residual, plain = match.groups()
     shared = DEFAULT_GROUP if count is None else int(count)
     if not 1 <= shared <= MOST_SHARED:
-        what = "blocks of 1 to 1,048,576 rows" if sharing == "b" else "groups of 1 to 1,048,576"
-        raise ValueError(f"expected {what}{'' if sharing == 'b' else ' numbers'}, got {shared}")
+        raise ValueError(f"expected scales for 1 to {MOST_SHARED:,} rows or numbers, got {shared}")
     return Format(
         name=name,
         bits=int(kind.removeprefix("int")),
@@ -155,21 +140,16 @@ def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
 
 
 def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
-    """Return the number format of a cache with these options for numbers of type ``dtype``.
-
-    What is stored per token, and preallocation, are not part of the format.
-    """
+    """Return the number format of a cache with these options for numbers of type ``dtype``."""
     if options.bits is None:
         return parse_format(dtype)
-    plain = _ALIASES[dtype]
-    by_channel = options.scales == "channel"
-    shared = f"b{options.block}" if by_channel else f"g{options.group}"
+    shared = f"b{options.block}" if options.scales == "channel" else f"g{options.group}"
     residual = f"-r{options.residual}" if options.residual else ""
-    return parse_format(f"int{options.bits}-{shared}{residual}-{plain}")
+    return parse_format(f"int{options.bits}-{shared}{residual}-{_ALIASES[dtype]}")
 
 
 def format_options(options: CacheOptions) -> str:
-    """Return the name of a cache format, such as ``growing`` or ``int4-b32-r16-rot``."""
+    """Return the name of a cache's storage, such as ``growing`` or ``int4-b32-r16-rot``."""
     if options.bits is None:
         return options.storage
     name = cache_format(options, "float16").name.removesuffix("-fp16")
@@ -177,8 +157,10 @@ def format_options(options: CacheOptions) -> str:
 
 
 def parse_options(text: str) -> CacheOptions:
-    """Parse a name from ``format_options``: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``."""
+    """Parse a name from ``format_options``: ``growing``, ``int4-g32``, ``int4-b32-r16-rot``."""
     spelled = text.strip().lower()
+    if spelled in ("growing", "preallocated"):
+        return CacheOptions(storage="growing" if spelled == "growing" else "preallocated")
     plain = spelled.removesuffix("-rot")
     form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
     storages: dict[int, CacheStorage] = {bits: kind for kind, bits in QUANTIZED_BITS.items()}
@@ -191,16 +173,8 @@ def parse_options(text: str) -> CacheOptions:
     return CacheOptions(
         storage=storages[form.bits],
         scales="token" if form.block is None else "channel",
-        group=DEFAULT_GROUP if form.group is None else form.group,
-        block=CacheOptions().block if form.block is None else form.block,
+        group=form.group or DEFAULT_GROUP,
+        block=form.block or CacheOptions().block,
         residual=form.residual,
         rotate=spelled != plain,
     )
-
-
-def parse_storage(text: str) -> CacheOptions:
-    """Parse the name of a cache format, such as ``preallocated``, ``growing`` or ``int8-b32``."""
-    name = text.strip().lower()
-    if name in ("growing", "preallocated"):
-        return CacheOptions(storage="growing" if name == "growing" else "preallocated")
-    return parse_options(name)

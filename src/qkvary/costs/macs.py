@@ -6,6 +6,7 @@ activations, rotations, the softmax, relative biases, ALiBi and the diagonal nor
 Embedding look-ups are free.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -21,19 +22,18 @@ from qkvary.arch.blocks import (
     RecurrentLayer,
 )
 from qkvary.arch.models import Model, count_kinds
+from qkvary.arch.parts import Linear
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""Which pairs of tokens are counted: all (as the papers and an explicit kernel do), or those that
-causality and the window leave visible."""
+"""The pairs of tokens that are counted: all, as the papers do, or those that no mask hides."""
 
 Logits = Literal["all", "last"]
 """Which tokens get logits: all, as in training, or only the last, as in a prefill."""
 
 TRAINING_FACTOR = 3
-"""MACs of a training step relative to its forward pass; the backward pass takes twice as many as
-the forward pass."""
+"""MACs of a training step relative to its forward pass: the backward pass takes twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,9 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Return how many stored entries the newest token reads.
+    """Return how many stored entries the newest of ``context`` tokens reads, its own included.
 
-    ``context`` is the number of tokens, including the newest. The newest token's own entry is
-    included in the result. With a stride, the masked entries in the gaps are read too.
+    With a stride, the masked entries in the gaps are read too.
     """
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
@@ -94,15 +93,10 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
         return 0
     if isinstance(attention, LatentAttention):
         return context if attention.most_keys is None else min(attention.most_keys, context)
-    return min(attention.window, context) + visible_summaries(attention, context)
-
-
-def visible_summaries(attention: CompressedAttention, context: int) -> int:
-    """Return how many summaries the newest token attends to; ``context`` counts all tokens."""
-    if attention.compressor is None:
-        return 0
-    closed = context // attention.compressor.rate
-    return min(closed, attention.index_top) if attention.indexer else closed
+    summaries = 0 if attention.compressor is None else context // attention.compressor.rate
+    if attention.indexer:
+        summaries = min(summaries, attention.index_top)
+    return min(attention.window, context) + summaries
 
 
 def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
@@ -113,8 +107,7 @@ def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
 
 def attention_projection_macs_per_token(config: AttentionConfig) -> int:
     """Return the MACs of one token through all projections of a layer and its query map, if any."""
-    stored = sum(projection_macs_per_token(config, source) for source in _stored(config))
-    return stored + _query_and_output_macs(config)
+    return _stored_macs(config) + _query_and_output_macs(config)
 
 
 def score_macs(
@@ -122,17 +115,16 @@ def score_macs(
 ) -> int:
     """Return the MACs of one layer's scores, score terms and weighted sums of values."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    prompt = CORES[config.variant.core].prompt_macs if fills_cache else None
-    content = _content_macs if prompt is None else prompt
+    core = CORES[config.variant.core]
+    content = core.prompt_macs if fills_cache and core.prompt_macs else core.macs
     return content(config, length, count) + term_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
     """Return the MACs of one token through one feed-forward network or its active experts."""
     if isinstance(part, FeedForward):
-        return sum(linear.weights for linear in part.linears)
-    routed = part.active * sum(linear.weights for linear in part.expert.linears)
-    return routed + sum(linear.weights for linear in part.always)
+        return _count_weights(part.linears)
+    return part.active * _count_weights(part.expert.linears) + _count_weights(part.always)
 
 
 def forward_macs(
@@ -147,7 +139,7 @@ def forward_macs(
     """Return the MACs of one sequence: a forward pass of training, or the prefill of a prompt.
 
     Args:
-        model: Any model.
+        model: The model.
         tokens: Tokens of the sequence; with an encoder, only the decoder's tokens.
         pairs: The pairs of tokens that are counted.
         logits: The tokens that get logits.
@@ -171,17 +163,16 @@ def forward_macs(
             (_forward_layer(layer, seen, 0, pairs, fills_cache=False), count)
             for layer, count in count_kinds(model.encoder.layers)
         ]
-        outside += seen * sum(linear.weights for linear in model.encoder.stem)
-    return _sum(layers, head=_head_macs(model, tokens if logits == "all" else 1), other=outside)
+        outside += seen * _count_weights(model.encoder.stem)
+    return _sum(model, layers, logits=tokens if logits == "all" else 1, other=outside)
 
 
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
     """Return the MACs of one decoded token, with everything before it in the cache.
 
-    Decoding a sequence token by token takes as many MACs as one causal forward pass, with three
-    exceptions: with a stride, masked pairs are computed too; the bias g(j) of ``+`` is not stored
-    but computed again for every key; and a latent of key and value is absorbed, so scores and
-    values are computed in the latent.
+    Decoding token by token takes as many MACs as one causal forward pass, except that with a stride
+    masked pairs are computed too, that the bias g(j) of ``+`` is computed again for every key, and
+    that scores and values of a latent are computed in the latent.
 
     Args:
         model: Any model that decodes.
@@ -196,8 +187,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     layers = [
         (_decode_layer(layer, context, seen), count) for layer, count in count_kinds(model.layers)
     ]
-    outside = sum(linear.weights for linear in model.others)
-    return _sum(layers, head=_head_macs(model, 1), other=outside)
+    return _sum(model, layers, logits=1, other=_count_weights(model.others))
 
 
 def _check(tokens: int) -> None:
@@ -205,7 +195,9 @@ def _check(tokens: int) -> None:
         raise ValueError(f"expected a length of at least 1 token, got {tokens}")
 
 
-def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCount:
+def _sum(model: Model, layers: list[tuple[MacCount, int]], *, logits: int, other: int) -> MacCount:
+    """Return the sum over layers, each with its number, and over what is outside of layers."""
+    head = sum(linear.weights * (1 if linear.is_pooled else logits) for linear in model.head)
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
         scores=sum(count * layer.scores for layer, count in layers),
@@ -223,11 +215,10 @@ def _forward_layer(
     )
     if layer.cross is not None:
         config = layer.cross.config
-        projections += tokens * _crossing_macs(config)
-        projections += encoder_tokens * _stored_macs(layer.cross)
-        pairs_across = tokens * encoder_tokens
-        scores += _content_macs(config, encoder_tokens, pairs_across)
-        scores += term_macs(config, encoder_tokens, pairs_across)
+        projections += tokens * _crossing_macs(config) + encoder_tokens * _stored_macs(config)
+        across = tokens * encoder_tokens
+        scores += CORES[config.variant.core].macs(config, encoder_tokens, across)
+        scores += term_macs(config, encoder_tokens, across)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -243,10 +234,11 @@ def _forward_attention(
     """Return the MACs of one layer's projections, and of its scores, over a sequence."""
     if isinstance(attention, ProjectedAttention):
         config = attention.config
-        per_token = _query_and_output_macs(config) + _stored_macs(attention)
+        per_token = _query_and_output_macs(config)
+        per_token += 0 if attention.reads_layer is not None else _stored_macs(config)
         scores = score_macs(config, tokens, pairs, fills_cache=fills_cache)
         return tokens * per_token, scores
-    per_token = sum(linear.weights for linear in attention.linears)
+    per_token = _count_weights(attention.linears)
     if isinstance(attention, RecurrentLayer):
         return tokens * per_token, tokens * attention.products
     if isinstance(attention, LatentAttention):
@@ -265,27 +257,27 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        rule = CORES[config.variant.core].decode_macs
-        scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
-        scores += decode_term_macs(config, keys)
-        scores += _expansion_macs(attention, keys)
-    elif isinstance(attention, RecurrentLayer):
-        projections = sum(linear.weights for linear in attention.linears)
-        scores = attention.products
+        core = CORES[config.variant.core]
+        scores = decode_term_macs(config, keys) + _expansion_macs(attention, keys)
+        scores += (
+            core.decode_macs(config, keys) if core.decode_macs else core.macs(config, keys, keys)
+        )
     else:
-        # When the latent's expansion is absorbed into query and output, it takes as many products
-        # as expanding one token.
-        projections = sum(linear.weights for linear in attention.linears)
-        scores = keys * _stored_pair_macs(attention)
+        # When a latent's expansion is absorbed into query and output, it takes as many products as
+        # expanding one token.
+        projections = _count_weights(attention.linears)
+        is_recurrent = isinstance(attention, RecurrentLayer)
+        scores = attention.products if is_recurrent else keys * _stored_pair_macs(attention)
     if isinstance(attention, LatentAttention):
         scores += context * _index_pair_macs(attention)
     if isinstance(attention, CompressedAttention) and attention.indexer:
         summaries = context // attention.indexer.rate
         scores += summaries * attention.index_heads * attention.indexer.width
     if layer.cross is not None:
-        projections += _crossing_macs(layer.cross.config)
-        scores += _content_macs(layer.cross.config, encoder_tokens, encoder_tokens)
-        scores += decode_term_macs(layer.cross.config, encoder_tokens)
+        config = layer.cross.config
+        projections += _crossing_macs(config)
+        scores += CORES[config.variant.core].macs(config, encoder_tokens, encoder_tokens)
+        scores += decode_term_macs(config, encoder_tokens)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -298,19 +290,17 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
 
-    The cheaper of two ways is counted. The first way projects all stored inputs again, including
-    the new token's input. The second way absorbs the key and value projections into the query and
-    output projections, and computes scores and values over the whole width of the layer; this is
-    not possible for every kind of key. For latents, the same two ways apply to the second matrices
-    of low-rank projections, separately for each source. In the first way, a query that shares a
-    cached projection costs nothing more.
+    The cheaper of two ways is counted: projecting all stored inputs again, the new token's
+    included, or, if the key allows it, absorbing the key and value projections into the query and
+    output projections, so that scores and values are computed over the whole width of the layer.
+    For latents, the same holds for the second matrices of low-rank projections.
     """
     config = attention.config
     if attention.storage == "latent":
         return sum(_up_projection_macs(attention, one, keys) for one in config.variant.cached)
     if attention.storage != "input":
         return 0
-    again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
+    again = keys * _stored_macs(config)
     if not _absorbs_key(attention):
         return again
     sharing = config.variant.sharing
@@ -342,10 +332,7 @@ def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a key or value whose projection is absorbed.
-
-    The query absorbs the projection of a key; the output projection absorbs that of a value.
-    """
+    """Return the MACs of a key or value whose projection the query or the output absorbs."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -357,10 +344,7 @@ def _absorbs_key(attention: ProjectedAttention) -> bool:
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """Return the MACs that all heads together need for one query and one stored entry.
-
-    They are the MACs of the score and of the weighted value.
-    """
+    """Return the MACs of all heads for the score and the weighted value of one stored entry."""
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
@@ -402,14 +386,8 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
     return tuple(source for source in config.variant.projections if source in config.variant.cached)
 
 
-def _stored_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through cached projections.
-
-    They are 0 if the layer reads another layer's cache instead of its own.
-    """
-    if attention.reads_layer is not None:
-        return 0
-    config = attention.config
+def _stored_macs(config: AttentionConfig) -> int:
+    """Return the MACs of one token through cached projections."""
     return sum(projection_macs_per_token(config, source) for source in _stored(config))
 
 
@@ -419,46 +397,37 @@ def _made_macs(attention: ProjectedAttention) -> int:
     if attention.storage == "input" or attention.reads_layer is not None:
         return 0
     if attention.storage != "latent":
-        return _stored_macs(attention)
-    total = 0
-    for source in _stored(config):
-        inner = config.latent(source)
-        whole = projection_macs_per_token(config, source)
-        total += whole if inner is None else config.d_model * inner
-    return total
+        return _stored_macs(config)
+    inner: dict[Source, int | None] = {source: config.latent(source) for source in _stored(config)}
+    return sum(
+        projection_macs_per_token(config, source) if width is None else config.d_model * width
+        for source, width in inner.items()
+    )
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
     """Return the MACs of one token through uncached projections, the output and the query map."""
-    stored = _stored(config)
-    queries = sum(
-        projection_macs_per_token(config, source)
-        for source in config.variant.projections
-        if source not in stored
-    )
+    variant = config.variant
+    uncached: list[Source] = [
+        source for source in variant.projections if source not in variant.cached
+    ]
+    queries = sum(projection_macs_per_token(config, source) for source in uncached)
     heads, head_dim = config.num_heads, config.size_per_head
-    query_map = heads * head_dim**2 if config.variant.query_form == "map" else 0
+    query_map = heads * head_dim**2 if variant.query_form == "map" else 0
     return queries + query_map + heads * head_dim * config.d_model
 
 
 def _crossing_macs(config: AttentionConfig) -> int:
-    """Return the MACs of a decoder token in cross attention, without keys and values.
-
-    The query is projected from decoder tokens, even if it shares the projection of the key.
-    """
+    """Return the MACs of a decoder token in cross attention, without keys and values."""
+    # The query is projected from decoder tokens, even if it shares the projection of the key.
     query = config.variant.sharing.query
     again = projection_macs_per_token(config, query) if query in _stored(config) else 0
     return again + _query_and_output_macs(config)
 
 
-def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of query times key and of attention weights times values."""
-    return CORES[config.variant.core].macs(config, keys, pairs)
-
-
 def _other_macs(layer: Layer) -> int:
-    return layer.products + sum(linear.weights for linear in layer.others)
+    return layer.products + _count_weights(layer.others)
 
 
-def _head_macs(model: Model, tokens: int) -> int:
-    return sum(linear.weights * (1 if linear.is_pooled else tokens) for linear in model.head)
+def _count_weights(linears: Iterable[Linear]) -> int:
+    return sum(linear.weights for linear in linears)

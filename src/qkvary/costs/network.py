@@ -23,8 +23,7 @@ class Costs:
     parameters: ParameterCount
     """Number of learned parameters by part."""
     square_macs: MacCount
-    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count and an
-    explicit kernel computes."""
+    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count."""
     visible_macs: MacCount
     """MACs of a forward pass with the pairs that causality and windows leave visible."""
     cache_bytes_per_token: int | None
@@ -66,10 +65,6 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         config: The network.
         length: Tokens of a sequence; ``None`` means the longest.
         dtype: The dtype of the cache.
-
-    Raises:
-        ValueError: for a length that is not positive, a missing length if the network has no
-            maximum, or an unknown dtype.
     """
     check_word("dtype", dtype, get_args(Dtype))
     model = as_model(config)

@@ -83,7 +83,7 @@ def projection_parameters(config: AttentionConfig, source: Source) -> Size:
 
 def attention_parameters(config: AttentionConfig) -> Size:
     """Return the size of one attention layer with everything that its variant adds."""
-    return _projected(ProjectedAttention(config=config))
+    return layer_attention_parameters(ProjectedAttention(config=config))
 
 
 def layer_attention_parameters(attention: AttentionLayer) -> Size:
@@ -104,11 +104,7 @@ def _feed_forward_parameters(part: FeedForward | Experts) -> Size:
 
 
 def network_parameters(config: Network) -> ParameterCount:
-    """Return the number of parameters of a network, by part.
-
-    Args:
-        config: An encoder or a language model.
-    """
+    """Return the number of parameters of a network, by part."""
     return model_parameters(as_model(config))
 
 
@@ -168,15 +164,11 @@ def layer_norms(layer: Layer) -> tuple[Norm, ...]:
 def _projected(attention: ProjectedAttention) -> Size:
     config = attention.config
     variant, head_dim, heads = config.variant, config.size_per_head, config.num_heads
-    own: list[Source] = [
-        source
-        for source in variant.projections
-        if attention.reads_layer is None or source not in variant.cached
-    ]
-    parts = [
-        Size(size.weights, 0 if source in attention.unbiased else size.biases)
-        for source, size in ((source, projection_parameters(config, source)) for source in own)
-    ]
+    parts: list[Size] = []
+    for source in variant.projections:
+        if attention.reads_layer is None or source not in variant.cached:
+            size = projection_parameters(config, source)
+            parts.append(Size(size.weights, 0 if source in attention.unbiased else size.biases))
     parts.append(Size(heads * head_dim * config.d_model, config.d_model if config.out_bias else 0))
     if variant.query_form == "map":
         parts.append(Size(heads * head_dim**2))

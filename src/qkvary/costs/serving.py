@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.arch.models import Model
-from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import Bound, DecodeStep, decode_step, weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
@@ -44,33 +43,29 @@ class Demand:
     """Numbers of devices that a replica may span, in ascending order."""
 
     def __post_init__(self) -> None:
-        if self.context < 1 or self.users < 1:
-            raise ValueError(
-                f"expected a context and users of at least 1, got {self.context} and {self.users}"
-            )
         if not 0 <= self.reserve < 1:
             raise ValueError(f"expected a reserve in [0, 1), got {self.reserve}")
         if self.price is not None and not 0 <= self.price < float("inf"):
             raise ValueError(f"expected a price of at least 0, got {self.price}")
-        sizes = self.replica_sizes
-        if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
-            raise ValueError(f"expected rising replica sizes of at least 1, got {sizes}")
 
     @property
     def usable_bytes(self) -> int:
         """Memory of one device minus the reserve."""
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
 
-    def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
-        """Return one user's peak cache bytes up to ``context``, by default the demand's context."""
-        return sum(
-            layerwise_cache_bytes(
-                model,
-                context=self.context if context is None else context,
-                stored_as=cache,
-                encoder_tokens=self.encoder_tokens,
-                peak=True,
-            )
+    def user_bytes(
+        self, model: Model, cache: Format, *, context: int | None = None, devices: int = 1
+    ) -> int:
+        """Return one user's peak cache bytes on each of the devices that form a replica.
+
+        The peak is that of any context up to ``context``, by default the demand's context.
+        """
+        return device_cache_bytes(
+            model,
+            context=self.context if context is None else context,
+            stored_as=cache,
+            devices=devices,
+            encoder_tokens=self.encoder_tokens,
         )
 
 
@@ -79,11 +74,8 @@ class ServingPlan:
     """How one model, with its cache in one format, serves a demand."""
 
     cache: Format
-    """The number format of the cache."""
     weight_bytes: int
-    """Bytes of the weights of the whole model."""
     user_bytes: int
-    """Bytes of one user's cache at the full context."""
     longest_context: int | None
     """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
@@ -93,7 +85,6 @@ class ServingPlan:
     devices: int | None = None
     """Number of devices for all users."""
     price_per_month: float | None = None
-    """The price of all devices per month."""
     fills: Fills | None = None
     """What takes most of a replica's memory at this demand; ``None`` if nothing fits."""
     step: DecodeStep | None = None
@@ -130,13 +121,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
     Replicas get the size with which all users need the fewest devices; of equally good sizes, the
-    smallest. With more memory, a plan never needs more devices, and a replica of a given size
-    holds no fewer users or tokens, but the plan may choose smaller replicas.
-
-    Args:
-        model: Any model that decodes.
-        demand: The workload and the device.
-        cache: The format of the cache.
+    smallest.
 
     Raises:
         ValueError: if the model does not decode.
@@ -185,7 +170,7 @@ def _choose_replica(
         if best is not None and size >= best[0]:
             break
         free = demand.usable_bytes - _divide_up(weights, size)
-        one = _held_bytes(model, demand, cache, size, demand.context)
+        one = demand.user_bytes(model, cache, devices=size)
         if free < max(1, one):
             continue
         batch = demand.users if one == 0 else free // one
@@ -202,7 +187,7 @@ def _longest_context(
     free = demand.usable_bytes - _divide_up(weights, size)
 
     def fits(tokens: int) -> bool:
-        return _held_bytes(model, demand, cache, size, tokens) <= free
+        return demand.user_bytes(model, cache, context=tokens, devices=size) <= free
 
     if not fits(1):
         return 0
@@ -213,17 +198,6 @@ def _longest_context(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _held_bytes(model: Model, demand: Demand, cache: Format, size: int, tokens: int) -> int:
-    """Return the bytes of one user's cache on each of the ``size`` devices of a replica."""
-    return device_cache_bytes(
-        model,
-        context=tokens,
-        stored_as=cache,
-        devices=size,
-        encoder_tokens=demand.encoder_tokens,
-    )
 
 
 def _divide_up(amount: int, parts: int) -> int:

@@ -17,8 +17,7 @@ class TermCost:
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
     """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
     absorbs_key: bool = True
-    """Whether the key's projection can be folded into the query, because the term does not change
-    keys or their products with the query."""
+    """Whether the key's projection can be folded into the query."""
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
@@ -39,17 +38,14 @@ def decode_term_macs(config: AttentionConfig, keys: int) -> int:
 
 
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores.
-
-    The bias is an extra channel of the keys. If query heads have separate maps, there is one extra
-    channel for each query head of a group. With a normalised diagonal or a soft cap, the bias is
-    added elementwise instead.
-    """
+    """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores."""
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
 
 
 def _key_bias_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
+    # The bias is an extra channel of the keys for each separate map of a group's query heads; with
+    # a normalised diagonal or a soft cap, it is added elementwise instead.
     if config.variant.diagonal != "none" or config.variant.soft_cap is not None:
         return 0
     return pairs * config.num_heads * max(1, _plus_maps(config) // config.num_kv_heads)
@@ -82,11 +78,8 @@ def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
 
 
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the extra MACs of computing scores and values in the latent instead of in the heads.
-
-    The query absorbs the key's matrix, and the value's matrix is applied after the weighted sum. A
-    core whose scores are not dot products needs the keys themselves.
-    """
+    """Return the extra MACs of scores and values in the latent instead of in the heads."""
+    # A core whose scores are not dot products needs the keys themselves.
     if config.variant.core != "softmax":
         return _expanding_macs(config, keys, keys)
     rank, size = config.width(config.variant.sharing.key), config.size_per_head
@@ -142,10 +135,7 @@ def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
 
 
 def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of q (k^T v), or of (q k^T) v if these are fewer.
-
-    Without a softmax the order is free, and the first order is linear in the number of tokens.
-    """
+    """Return the MACs of q (k^T v), or of (q k^T) v if these are fewer."""
     return min(_pairwise_macs(config, keys, pairs), _state_macs(config, pairs // keys, keys))
 
 
@@ -157,10 +147,7 @@ def _state_macs(config: AttentionConfig, queries: int, keys: int) -> int:
 
 
 def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention: pairs within chunks, and states between chunks.
-
-    If ``pairs`` counts all pairs, masked pairs within chunks are counted too.
-    """
+    """Return the MACs of linear attention: pairs within chunks, and states between chunks."""
     if config.kernel == "explicit":
         return _pairwise_macs(config, keys, pairs)
     if not config.causal:
@@ -177,13 +164,10 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 
 
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention over a prompt, including the state after the last chunk.
-
-    Such a prompt is always processed in chunks, even with the explicit kernel; a single token takes
-    one recurrent step.
-    """
+    """Return the MACs of linear attention over a prompt, and of the state after it."""
     if keys == 1:
         return _recurrent_macs(config, keys)
+    # Such a prompt is always processed in chunks, even with the explicit kernel.
     left = keys if keys <= LINEAR_CHUNK else keys % LINEAR_CHUNK
     chunked = replace(config, kernel="auto")
     return _chunked_macs(chunked, keys, pairs) + _state_macs(config, 0, left)

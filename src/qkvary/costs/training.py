@@ -8,7 +8,7 @@ expert are rough estimates. A backward pass takes twice the MACs of a forward pa
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 from qkvary.arch.blocks import (
@@ -22,11 +22,9 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
+from qkvary.costs.devices import Device
 from qkvary.costs.macs import TRAINING_FACTOR, forward_macs
 from qkvary.costs.parameters import model_parameters
-
-if TYPE_CHECKING:
-    from qkvary.costs.devices import Device
 
 Precision = Literal["mixed", "fp32"]
 ACTIVATION_BYTES: dict[Precision, int] = {"mixed": 2, "fp32": 4}
@@ -41,8 +39,6 @@ LOGIT_BYTES = 8
 class TrainingPlan:
     """The training of one model on one device."""
 
-    tokens: int
-    """Tokens per sequence."""
     state_bytes: int
     """Bytes of weights, gradients and optimizer state."""
     sequence_bytes: int
@@ -56,14 +52,13 @@ class TrainingPlan:
     macs_per_token: float
     """MACs per token of forward and backward pass, with visible pairs and any recomputation."""
     tokens_per_second: float | None
-    """Tokens per second at the requested utilization; ``None`` if the device's rate is not
-    known."""
+    """Tokens per second, if the device's rate is known."""
 
 
 def plan_training(
     model: Model,
     *,
-    device: "Device",
+    device: Device,
     tokens: int,
     precision: Precision = "mixed",
     checkpointing: bool = False,
@@ -74,7 +69,7 @@ def plan_training(
     """Plan the training of one model on one device.
 
     Args:
-        model: Any model.
+        model: The model.
         device: The device.
         tokens: Tokens of a sequence; with an encoder, only the decoder's tokens.
         precision: The number formats of weights, gradients and activations.
@@ -105,7 +100,6 @@ def plan_training(
     per_token += per_token / TRAINING_FACTOR if checkpointing else 0.0
     rate = device.flops_per_second_16_bit
     return TrainingPlan(
-        tokens=tokens,
         state_bytes=state,
         sequence_bytes=sequence,
         checkpointing=checkpointing,
@@ -121,15 +115,10 @@ def training_macs_per_token(
 ) -> float:
     """Return the MACs of a forward and a backward pass over one sequence, per token.
 
-    Masked pairs and recomputed blocks are not counted. A device's utilisation (MFU) is twice the
-    returned number, times tokens per second, divided by the FLOPs per second of its data sheet.
-
-    Args:
-        model: Any model.
-        tokens: Tokens of a sequence; with an encoder, only the decoder's tokens.
-        encoder_tokens: See :func:`plan_training`.
+    Masked pairs and recomputed blocks are not counted. The arguments are those of
+    :func:`plan_training`.
     """
-    forward = forward_macs(model, tokens=tokens, pairs="visible", encoder_tokens=encoder_tokens)
+    forward = forward_macs(model, tokens=tokens, encoder_tokens=encoder_tokens)
     return TRAINING_FACTOR * forward.total / tokens
 
 
@@ -190,7 +179,6 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
 
 
 def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedAttention) -> int:
-    """Return how many numbers per token the layer saves for the backward pass."""
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
         # The norms of the latents store their inputs, and the projections after them theirs.
@@ -206,8 +194,7 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 def _projected_numbers(attention: ProjectedAttention) -> int:
     """Return the numbers per token of queries, keys, values and weighted sums, each tensor once.
 
-    A projection that is read both rotated and unrotated becomes two tensors; so does a projection
-    that is normalised.
+    A projection that is read both rotated and unrotated, or normalised, becomes two tensors.
     """
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing
@@ -240,11 +227,10 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return the numbers per token that linear attention saves for the backward pass.
+    """Return the numbers per token that linear attention saves besides queries, keys and values.
 
     For a long sequence and the features 1 + elu (others save less), these are the features and
     values in chunks, the scores of each chunk, the state before it, and the sums before division.
-    The projected queries, keys and values are not included.
     """
     variant, queries = config.variant, config.num_heads * config.size_per_head
     pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)
@@ -257,12 +243,8 @@ def _summed_numbers(config: AttentionConfig) -> int:
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
-    """Return the numbers per token that a feed-forward network saves for the backward pass.
-
-    These are the input and output of the nonlinearity and, with a gate, also the other factor of
-    the gated product and the product itself.
-    """
     if isinstance(part, FeedForward):
+        # Input and output of the nonlinearity; with a gate, also its other factor and the product.
         return (4 if part.gated else 2) * part.d_ff
     routed = part.active * _feed_forward_numbers(part.expert)
     return routed + (0 if part.shared is None else _feed_forward_numbers(part.shared))

@@ -9,7 +9,7 @@ inode, modification time and size stay the same.
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,11 +104,6 @@ class TokenSplit:
                 filled += len(piece)
                 number += 1
         return found
-
-    def blocks(self, size: int = 2**20) -> Iterator[NDArray[np.int64]]:
-        """Yield all tokens in order, in blocks."""
-        for start in range(0, self.tokens, size):
-            yield self.read(start, min(size, self.tokens - start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

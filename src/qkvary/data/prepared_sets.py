@@ -244,6 +244,11 @@ def plan_text(
     found = _find_set(text, tokenizer, default, warn)
     if isinstance(found, PreparedData):
         return PlannedSet.of(found)
+    if found[1] == "characters" and found[0].pin is not None:
+        raise UsageError(
+            "expected a text on this machine, because a plan counts its characters, got "
+            f"{text}, a data set of the hub: prepare it first"
+        )
     source, chosen = found[0].read(), found[1]
     vocabulary = count_tokens(chosen, documents=source.documents())
     return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)

@@ -39,8 +39,7 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the number of tokens (with the stop token) to the power of the length
-    penalty."""
+    """``logprob`` divided by the length, with the stop token, to the power of the penalty."""
     text: str
     """The text before the stop string."""
     finish: Finish
@@ -65,16 +64,17 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones. The request must be greedy, since beams
-    draw no random numbers. Scores are total log-probabilities divided by length to the power of
-    ``length_penalty``; 0 compares totals. The other arguments are those of ``decoding.stream``.
+    Stops when no live beam can overtake the finished ones. Scores are total log-probabilities
+    divided by length to the power of ``length_penalty``; 0 compares totals. The other arguments are
+    those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or
             if ``length_penalty`` is out of range.
         DivergedError: if the network gives logits that are not finite.
     """
-    check_beams(beams)
+    if not 1 <= beams <= MOST_BEAMS:
+        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
     if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
         raise ValueError(
             f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
@@ -85,7 +85,7 @@ def search(
             "expected a greedy request without repetition penalty for beams, got one that samples "
             "or penalises; choices: beams, or a temperature"
         )
-    check_requests(model, [request], tokenizer, chunk)
+    check_requests(model, [request], tokenizer)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
     spoken = usable_vocabulary(model, tokenizer)
     if request.max_new_tokens == 0:
@@ -189,13 +189,3 @@ class _BeamSearch:
         if self.tokenizer is None:
             return ""
         return detokenize(self.tokenizer, tokens, after=self.request.prompt[-1])
-
-
-def check_beams(beams: int) -> None:
-    """Check the number of beams.
-
-    Raises:
-        ValueError: if it is less than 1 or more than ``MOST_BEAMS``.
-    """
-    if not 1 <= beams <= MOST_BEAMS:
-        raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")

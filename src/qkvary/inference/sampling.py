@@ -5,7 +5,7 @@ on the rest of the batch nor on the device. Computed in float64.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,10 +18,7 @@ PerRow = Float[Tensor, "rows 1"]
 
 
 def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
-    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones.
-
-    Infinite results become the largest finite number.
-    """
+    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones."""
     changed = torch.where(logits > 0, logits / penalty, logits * penalty).nan_to_num()
     return torch.where(occurred, changed, logits)
 
@@ -32,10 +29,7 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep the ``count`` tokens with the highest logits; of equal ones, those of lowest index.
-
-    A count of 0 keeps all.
-    """
+    """Keep the ``count`` tokens with the highest logits, of equal ones the first; 0 keeps all."""
     keeps_all, count = count == 0, count.clamp(1, logits.shape[-1])
     last = logits.topk(int(count.max()), dim=-1).values.gather(-1, count - 1)
     higher, equal = logits > last, logits == last
@@ -45,10 +39,9 @@ def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the smallest set of most probable tokens whose probabilities sum to at least ``share``.
+    """Keep the fewest most probable tokens whose probabilities sum to at least ``share``.
 
-    At least one token is kept. Among equally probable tokens, those with the lowest indices are
-    kept. A share above 1 keeps all tokens.
+    Of equally probable tokens, the first are kept. A share above 1 keeps all tokens.
     """
     probabilities = torch.softmax(logits, dim=-1)
     # Only likely tokens are sorted: all others together hold less than 1 - share.
@@ -79,6 +72,15 @@ def draw(logits: Logits, uniform: PerRow) -> Int[Tensor, " rows"]:
     return torch.searchsorted(mass, target, right=True)[:, 0]
 
 
+FILTERS: dict[str, Callable[[Logits, Tensor], Logits]] = {
+    "top_k": keep_top_k,
+    "top_p": keep_top_p,
+    "min_p": keep_min_p,
+}
+KEEPS_ALL = {"top_k": 0, "top_p": 2.0, "min_p": 0.0}
+"""The setting of each filter that keeps all tokens."""
+
+
 class Sampler:
     """Chooses the next tokens of a batch, one request per row."""
 
@@ -91,76 +93,64 @@ class Sampler:
             for request in requests
         ]
         self._device = device
-        self._greedy = torch.tensor([[one.is_greedy] for one in settings], device=device)
         self._all_greedy = all(one.is_greedy for one in settings)
-        self._temperature = self._column([one.divisor or 1.0 for one in settings])
-        self._top_k = self._optional([one.top_k for one in settings], 0, torch.int64)
-        self._top_p = self._optional(
-            [None if one.top_p == 1 else one.top_p for one in settings], 2.0
-        )
-        self._min_p = self._optional([one.min_p or None for one in settings], 0.0)
+        # Settings and past tokens, one row per request.
+        self._rows = {
+            "greedy": self._column([one.is_greedy for one in settings], torch.bool),
+            "temperature": self._column([one.divisor or 1.0 for one in settings]),
+        }
+        filters: dict[str, list[float]] = {
+            "top_k": [one.top_k or 0 for one in settings],
+            "top_p": [
+                2.0 if one.top_p is None or one.top_p == 1 else one.top_p for one in settings
+            ],
+            "min_p": [one.min_p or 0.0 for one in settings],
+        }
+        for name, values in filters.items():
+            if set(values) - {KEEPS_ALL[name]}:
+                kind = torch.int64 if name == "top_k" else torch.float64
+                self._rows[name] = self._column(values, kind)
         penalties = [one.repetition_penalty for one in settings]
-        self._penalty = None if set(penalties) <= {1.0} else self._column(penalties)
-        self._occurred: Tensor | None = None
-        if self._penalty is not None:
-            self._occurred = torch.zeros(len(requests), vocabulary, dtype=torch.bool)
+        if set(penalties) - {1.0}:
+            occurred = torch.zeros(len(requests), vocabulary, dtype=torch.bool)
             for row, request in enumerate(requests):
-                self._occurred[row, list(request.prompt)] = True
-            self._occurred = self._occurred.to(device)
+                occurred[row, list(request.prompt)] = True
+            self._rows |= {"penalty": self._column(penalties), "occurred": occurred.to(device)}
 
     def keep(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep some of the rows with their settings and random numbers."""
         self._generators = [self._generators[row] for row in rows.tolist()]
-        self._greedy, self._temperature = self._greedy[rows], self._temperature[rows]
         self._all_greedy = all(one is None for one in self._generators)
-
-        def some(column: Tensor | None) -> Tensor | None:
-            return None if column is None else column[rows]
-
-        self._top_k, self._top_p = some(self._top_k), some(self._top_p)
-        self._min_p, self._penalty = some(self._min_p), some(self._penalty)
-        self._occurred = some(self._occurred)
+        self._rows = {name: column[rows] for name, column in self._rows.items()}
 
     def choose(self, logits: Logits) -> Int[Tensor, " rows"]:
         """Return the next token of every row."""
-        if self._penalty is None and self._all_greedy:
+        occurred = self._rows.get("occurred")
+        if occurred is None and self._all_greedy:
             return logits.argmax(dim=-1)
         logits = logits.double()
-        if self._penalty is not None and self._occurred is not None:
-            logits = penalise(logits, self._occurred, self._penalty)
+        if occurred is not None:
+            logits = penalise(logits, occurred, self._rows["penalty"])
         tokens = logits.argmax(dim=-1)
         if not self._all_greedy:
-            tokens = torch.where(self._greedy[:, 0], tokens, self._draw(logits))
-        if self._occurred is not None:
-            self._occurred.scatter_(-1, tokens[:, None], torch.ones_like(tokens[:, None]).bool())
+            tokens = torch.where(self._rows["greedy"][:, 0], tokens, self._draw(logits))
+        if occurred is not None:
+            occurred.scatter_(-1, tokens[:, None], torch.ones_like(tokens[:, None]).bool())
         return tokens
 
     def _draw(self, logits: Tensor) -> Tensor:
-        logits = divide_by_temperature(logits, self._temperature)
-        if self._top_k is not None:
-            logits = keep_top_k(logits, self._top_k)
-        if self._top_p is not None:
-            logits = keep_top_p(logits, self._top_p)
-        if self._min_p is not None:
-            logits = keep_min_p(logits, self._min_p)
+        logits = divide_by_temperature(logits, self._rows["temperature"])
+        for name, keep in FILTERS.items():
+            if name in self._rows:
+                logits = keep(logits, self._rows[name])
         uniform = [
             0.0 if one is None else float(torch.rand((), dtype=torch.float64, generator=one))
             for one in self._generators
         ]
         return draw(logits, self._column(uniform))
 
-    def _column(self, values: Sequence[float | int], dtype: torch.dtype = torch.float64) -> Tensor:
+    def _column(self, values: Sequence[float], dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)[:, None]
-
-    def _optional(
-        self,
-        values: Sequence[float | int | None],
-        neutral: float,
-        dtype: torch.dtype = torch.float64,
-    ) -> Tensor | None:
-        if all(value is None for value in values):
-            return None
-        return self._column([neutral if value is None else value for value in values], dtype)
 
 
 def log_probabilities(logits: Logits, tokens: Int[Tensor, " rows"]) -> list[float]:

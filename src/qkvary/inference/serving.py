@@ -105,7 +105,7 @@ def run_engine(
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(asked.host, asked.host)  # noqa: S104
         shown = f"[{near}]" if ":" in near else near
         address = f"http://{shown}:{asked.port}"
-        while not _answers(address + launch.health, asked.key):
+        while not _answers(address + engine.health, asked.key):
             time.sleep(POLL)
             _check_running(engine, process, log)
         # Another program that took the port may be answering.

@@ -33,7 +33,7 @@ class Stepper:
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model, self.cache = model, cache
-        self._kernel = kernel = cache.layers[0].kernel
+        kernel = cache.layers[0].kernel
         self._native: native_step.NativeStep | None = None
         self._graph: graph_step.GraphStep | None = None
         self._most_native_rows = math.inf if kernel == "native" else MOST_ROWS
@@ -44,7 +44,8 @@ class Stepper:
             self._graph = graph_step.GraphStep(model, cache)
         elif kernel == "auto" and device_of(model).type != "cuda" and library() is None:
             # Without the native library, no decoding kernel is faster than the layers.
-            self._kernel = "layer"
+            for layer in cache.layers:
+                layer.kernel = None
 
     def __call__(
         self,
@@ -58,18 +59,10 @@ class Stepper:
             self._try_graph(self._graph, tokens, attention_mask)
         if self._graph is not None:
             return self._graph(tokens, attention_mask)
-        return self.model(
-            tokens[:, None],
-            cache=self.cache,
-            kernel=self._kernel,
-            attention_mask=attention_mask,
-        )[:, -1]
+        return self.model(tokens[:, None], cache=self.cache, attention_mask=attention_mask)[:, -1]
 
     def _try_graph(self, graph: graph_step.GraphStep, tokens: Tensor, mask: Tensor | None) -> None:
-        """Take a trial step with the graph and undo the step.
-
-        If the trial step fails, no graph is used.
-        """
+        """Take a trial step with the graph and undo it; if it fails, no graph is used."""
         self._has_started = True
         length = self.cache.length
         try:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 
 from qkvary.data.tokenizers import Tokenizer
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 
 class TextStream:
     """The text of one request, built token by token.
 
-    The pieces of text that the stream returns add up to the whole text: invalid UTF-8 becomes the
-    replacement character, and text that has been returned is never removed later by a stop string.
+    Invalid UTF-8 becomes the replacement character. Text that has been returned is never removed
+    later by a stop string.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -56,20 +54,10 @@ def find_stop(text: str, stop: Sequence[str]) -> int | None:
 
 
 def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
-    """Return the text of ``tokens``.
-
-    ``after`` is the token that precedes ``tokens``, if there is one; it can change how the text
-    begins.
-    """
+    """Return the text of ``tokens``; the token ``after`` precedes them and can change the start."""
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")
-
-
-def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
-    """Return the number of replacement characters in a text that stand for invalid UTF-8."""
-    written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
-    return max(0, text.count(REPLACEMENT) - written)
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:

@@ -5,7 +5,6 @@ Residuals and norms belong to the blocks.
 """
 
 import warnings
-from typing import overload
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import store_and_read
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -32,6 +31,7 @@ from qkvary.nn.projections import (
     make_projection,
     make_query,
 )
+from qkvary.nn.shapes import AttentionMask, Hidden, Pairs
 from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
@@ -54,26 +54,6 @@ class Attention(nn.Module):
     (identity query). Differs from their code in that ``+`` is computed in its reduced form and KV
     heads are never copied.
     """
-
-    @overload
-    def __init__(
-        self, config: AttentionConfig, *, seed: int | None = None, draw: bool = True
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        variant: Variant | str = "QKV",
-        causal: bool = False,
-        head_dim: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-        seed: int | None = None,
-        draw: bool = True,
-    ) -> None: ...
 
     def __init__(
         self,
@@ -164,9 +144,8 @@ class Attention(nn.Module):
                 projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
             else:
                 initializer.linear(f"{name}_proj", projection, init, config.projection_std)
-        initializer.linear(
-            "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
-        )
+        output_std = init.output_std if init.scheme == "normal" else None
+        initializer.linear("o_proj", self.o_proj, init, output_std)
         if self.query_map is not None:
             with torch.no_grad():
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
@@ -213,16 +192,15 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
         layout: Layout | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    ) -> Hidden:
         """Return the layer's output.
 
         Args:
@@ -231,28 +209,26 @@ class Attention(nn.Module):
                 all calls with one cache.
             cache: The layer's cache. The new tokens are appended to it, or, in cross attention, the
                 tokens of the memory.
-            layout: Positions and masks of the call, if a network has computed them already. With a
-                memory, the layout must come from ``Layout.over``.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
+            layout: Positions and masks of the call, if a network has computed them already.
             attention_mask: Can be given in place of a layout. It is True for real tokens, and
                 covers all seen and new tokens, or all tokens of the memory. Inputs of the other
                 tokens are replaced by zeros.
             positions: Can be given in place of a layout: the positions of all seen and new tokens.
-            document_ids: Can be given in place of a layout: the document of each seen and new
-                token.
+            document_ids: Can be given in place of a layout: the document of each token.
 
         Raises:
             ValueError: if a bidirectional layer is given a cache for its tokens, a layer that
-                depends on token order is given a memory, or a tensor does not cover all seen and
-                new tokens.
+                depends on token order is given a memory, or a tensor does not cover all tokens.
         """
         self._check_call(x, cache)
-        state = None
         if memory is not None:
-            if positions is not None or document_ids is not None:
-                raise ValueError("expected neither positions nor document_ids with a memory")
-            layout = self._lay_over(memory, layout, x.shape[1], attention_mask)
+            self._check_memory(positions, document_ids)
+            layout = layout or Layout(
+                new_tokens=memory.shape[1],
+                device=memory.device,
+                attention_mask=attention_mask,
+                query_positions=torch.arange(x.shape[1], device=x.device)[None],
+            )
         elif cache is not None and not self.config.causal:
             raise ValueError("expected a causal layer with a cache, got a bidirectional one")
         if layout is None:
@@ -264,25 +240,24 @@ class Attention(nn.Module):
                 positions=positions,
                 document_ids=document_ids,
             )
-        if cache is None or memory is not None:
-            kernel = "layer"
-        else:
-            kernel, state = kernel or cache.kernel, cache.state
+        decode_kernel = state = None
+        if cache is not None and memory is None:
+            decode_kernel, state = cache.kernel, cache.state
             if state is not None:
-                self.check_state(layout)
+                self._check_state(layout)
             layout = layout.end(cache.num_stored + x.shape[1])
-        heads = self.read(x, layout, memory=memory, cache=cache, kernel=kernel)
-        scores = self.score(heads, layout)
-        training = self.training
-        mixed = self.core(scores, heads.value, training=training, decode_kernel=kernel, state=state)
+        heads = self.read(x, layout, memory=memory, cache=cache)
+        mixed = self.core(
+            self.score(heads, layout),
+            heads.value,
+            training=self.training,
+            decode_kernel=decode_kernel,
+            state=state,
+        )
         return self.output(self.restore(mixed, heads), x)
 
-    def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a recurrent state supports a call, before its cache is changed.
-
-        Raises:
-            ValueError: in training with dropout, or if a document's tokens are not contiguous.
-        """
+    def _check_state(self, layout: Layout) -> None:
+        """Check that a layer with a state supports a call, before its cache is changed."""
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected evaluation mode or no dropout for a layer that keeps a state, since it "
@@ -294,11 +269,9 @@ class Attention(nn.Module):
     def _check_call(self, x: object, cache: object) -> None:
         """Check the input, and that the cache is that of one layer, not of the whole network."""
         width = self.config.d_model
-        if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
+        if not (isinstance(x, Tensor) and x.is_floating_point() and x.shape[2:] == (width,)):
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"expected x of floats [batch, tokens, {width}], got {given}")
-        if x.shape[2] != width:
-            raise ValueError(f"expected x of shape [batch, tokens, {width}], got {list(x.shape)}")
         if cache is not None and not isinstance(cache, LayerCache):
             raise ValueError(
                 "expected the layer's part of a cache, such as cache.layers[0] of a KVCache, got "
@@ -307,12 +280,11 @@ class Attention(nn.Module):
 
     def read(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-        kernel: str = "layer",
     ) -> Heads:
         """Return the query, key and value of a call, made from projections of its inputs."""
         config, sharing = self.config, self.config.variant.sharing
@@ -320,27 +292,26 @@ class Attention(nn.Module):
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = layout.rotation(config, x.dtype, tokens=tokens)
-        # Sources: those of key and value are made from x, or from a memory that is not stored yet.
+        # Key and value are made from x, or in cross attention from a memory that is not stored yet.
         if memory is None:
-            x = read = layout.blank(x)
+            x = kv_input = layout.blank(x)
             sources = maker.project(x, (sharing.query, QUERY_ROPE, *config.variant.cached))
-            new, turned = maker.normalise(sources), rotation
+            kv_sources, kv_rotation = maker.normalise(sources), rotation
         else:
-            read = layout.blank(memory)
+            kv_input = layout.blank(memory)
             sources = maker.project(x, (sharing.query, QUERY_ROPE))
-            new, turned = dict[str, Tensor](), None
+            kv_sources, kv_rotation = dict[str, Tensor](), None
             if not _holds(cache, memory):
-                turned = layout.rotation(config, memory.dtype, of_keys=True)
-                new = maker.normalise(maker.project(read, config.variant.cached))
-        # Roles.
+                kv_rotation = layout.rotation(config, memory.dtype, of_keys=True)
+                kv_sources = maker.normalise(maker.project(kv_input, config.variant.cached))
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if self.query_norm is not None:
             query = self.query_norm.normalise(query)
         if cache is None:
-            roles = maker.rotate(new, turned)
+            roles = maker.rotate(kv_sources, kv_rotation)
         else:
-            roles = store_and_read(maker, cache, layout, read, new, turned)
-        is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
+            roles = store_and_read(maker, cache, layout, kv_input, kv_sources, kv_rotation)
+        is_latent = cache is not None and memory is None and self._absorbs(cache, x.shape[1])
         is_made = is_latent or (cache is not None and cache.options.layout == "split")
         if self.latent is not None and not is_made:
             roles = maker.expand(roles)
@@ -383,29 +354,22 @@ class Attention(nn.Module):
             return mixed
         return rotation.turn_back(mixed)
 
-    def output(
-        self,
-        mixed: Float[Tensor, "batch heads queries head_dim"],
-        x: Float[Tensor, "batch queries d_model"],
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def output(self, mixed: Float[Tensor, "batch heads queries head_dim"], x: Hidden) -> Hidden:
         """Return the layer's output from its mixed values and its input."""
         del x
         return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
 
     def weights(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
-    ) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention probabilities that the layer computes without a cache.
-
-        This method is for the inspection of a network.
-        """
+    ) -> Pairs:
+        """Return the attention probabilities that the layer computes without a cache."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
-    def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
+    def _absorbs(self, cache: LayerCache, queries: int) -> bool:
         """Return whether to attend to the latent itself, without expanding key and value.
 
         That is cheaper for few queries and many keys, and rounds differently. The scores must be
@@ -416,16 +380,17 @@ class Attention(nn.Module):
             and is_plain(self.latent.key)
             and is_plain(self.latent.value)
             and self.config.variant.core_name == "softmax"
-            and kernel != "layer"
+            and cache.kernel is not None
             and cache.options.layout != "split"
             and queries <= MOST_DECODED
             and not torch.is_grad_enabled()
         )
 
-    def _lay_over(
-        self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
-    ) -> Layout:
+    def _check_memory(self, positions: Tensor | None, document_ids: Tensor | None) -> None:
+        """Check that the layer supports cross attention, and that its keys have no given order."""
         variant = self.config.variant
+        if positions is not None or document_ids is not None:
+            raise ValueError("expected neither positions nor document_ids with a memory")
         ordered = variant.window is not None or variant.stride is not None
         if self.config.causal or ordered or variant.diagonal != "none":
             raise ValueError(
@@ -438,22 +403,10 @@ class Attention(nn.Module):
                 'expected the core "softmax" or "soft" for a memory input (cross attention), got '
                 f'"{variant.core}", which does not attend to single tokens'
             )
-        if layout is None:
-            own = Layout(new_tokens=queries, device=memory.device)
-            return own.over(memory, mask)
-        if (layout.num_queries, layout.num_keys) != (queries, memory.shape[1]):
-            raise ValueError(
-                f"expected a layout of {queries} queries over the {memory.shape[1]} tokens of the "
-                f"memory, got {layout.num_queries} over {layout.num_keys}"
-            )
-        return layout
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer without initialised parameters.
-
-    If the variant names a user's class, the layer is of that class.
-    """
+    """Return a layer without initialised parameters, of a user's class if the variant names one."""
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

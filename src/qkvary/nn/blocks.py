@@ -21,6 +21,7 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, sinusoid
 from qkvary.nn.linear import apply
 from qkvary.nn.projections import RMSNormPlusOne
+from qkvary.nn.shapes import Hidden, LayerMaps
 
 _gelu_tanh = functools.partial(F.gelu, approximate="tanh")
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
@@ -55,11 +56,9 @@ class FeedForward(nn.Module):
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal``, ``down`` has a standard deviation ``output_std``."""
         initializer.linear("up", self.up, init)
-        if self.gate is not None:
-            initializer.linear("gate", self.gate, init)
-        initializer.linear(
-            "down", self.down, init, init.output_std if init.scheme == "normal" else None
-        )
+        initializer.linear("gate", self.gate, init)
+        output_std = init.output_std if init.scheme == "normal" else None
+        initializer.linear("down", self.down, init, output_std)
 
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
@@ -91,18 +90,11 @@ class Block(nn.Module):
         self.attention_output_norm = make_norm(attention.d_model, config) if has_both else None
         self.feed_forward_output_norm = make_norm(attention.d_model, config) if has_both else None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        cache: LayerCache | None = None,
-        kernel: str | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def forward(self, x: Hidden, *, layout: Layout, cache: LayerCache | None = None) -> Hidden:
         """Apply both sublayers."""
         placement, before = self.config.norm_placement, x
         read = self.attention_input(x)
-        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        mixed = self.attention(read, layout=layout, cache=cache)
         x = self.add_attention(read if placement == "stream" else x, mixed)
         if placement.startswith("post"):
             x = self.attention_norm(x)
@@ -115,19 +107,13 @@ class Block(nn.Module):
             x, read if placement == "output" else self.feed_forward_norm(read)
         )
 
-    def attention_input(
-        self, x: Float[Tensor, "batch queries d_model"]
-    ) -> Float[Tensor, "batch queries d_model"]:
+    def attention_input(self, x: Hidden) -> Hidden:
         """Return the input of the attention layer for a block input ``x``."""
-        is_read_plain = self.config.norm_placement.startswith(("post", "output"))
-        return x if is_read_plain else self.attention_norm(x)
+        has_no_norm = self.config.norm_placement.startswith(("post", "output"))
+        return x if has_no_norm else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return the sum of ``x`` and ``mixed``, the attention output.
-
-        Before that, ``mixed`` passes through the norm of the output, if there is one, and through
-        dropout. A block without an attention skip leaves out ``x``.
-        """
+        """Return ``x``, if the block has an attention skip, plus the output's norm and dropout."""
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -136,11 +122,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the sum of ``x`` and the output of the feed-forward layer for the input ``read``.
-
-        Before that, the output passes through its norm, if there is one, and through dropout. A
-        block without a feed-forward skip leaves out ``x``.
-        """
+        """Return the same for the output of the feed-forward layer for the input ``read``."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -152,10 +134,9 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Initialise the blocks of a network.
+    """Initialise the blocks of a network; return the initialiser for its other parameters.
 
-    Attention layers ignore ``init`` and use the initialisation in their own configuration. Returns
-    the initialiser for the parameters outside the blocks: embeddings and head.
+    Attention layers use the initialisation in their own configuration.
     """
     for name, module in network.named_modules():
         match module:
@@ -173,9 +154,8 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializ
 class Stack(nn.Module):
     """``norm(block_L(... block_1(x)))``; the final norm is optional.
 
-    ``recompute_blocks`` is not part of the configuration. It saves memory in training and costs
-    time: only the input of each block is kept for the backward pass, which computes the block again
-    with the same dropout and so gives the same gradients.
+    With ``recompute_blocks``, only the input of each block is kept for the backward pass, which
+    computes the block again. That saves memory, costs time and gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
@@ -189,21 +169,11 @@ class Stack(nn.Module):
         self.final_norm = make_norm(config.d_model, config.block) if final else None
         self.recompute_blocks = False
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        cache: KVCache | None = None,
-        kernel: str | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks and the final norm, if layers with a state support the call."""
+    def forward(self, x: Hidden, *, layout: Layout, cache: KVCache | None = None) -> Hidden:
+        """Apply all blocks and the final norm."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, layer_cache in zip(self.layers, caches, strict=True):
-            if layer_cache is not None and layer_cache.state is not None:
-                block.attention.check_state(layout)
-        for block, layer_cache in zip(self.layers, caches, strict=True):
-            x = self._apply_block(block, x, layout=layout, cache=layer_cache, kernel=kernel)
+            x = self._apply_block(block, x, layout=layout, cache=layer_cache)
         return x if self.final_norm is None else self.final_norm(x)
 
     @property
@@ -219,9 +189,7 @@ class Stack(nn.Module):
             return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
         return block(x, cache=cache, **others)
 
-    def attention_maps(
-        self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+    def attention_maps(self, x: Hidden, *, layout: Layout) -> LayerMaps:
         """Return the attention probabilities of every layer."""
         maps: list[Tensor] = []
         for block in self.layers:
@@ -231,11 +199,7 @@ class Stack(nn.Module):
 
 
 def compile_blocks(network: nn.Module) -> None:
-    """Compile each block in place with torch.
-
-    Equal blocks share the compiled code, so compile time does not grow with the number of layers.
-    Wrappers for several processes can still gather the weights of one block at a time.
-    """
+    """Compile each block in place with torch; equal blocks share the compiled code."""
     for module in network.modules():
         if isinstance(module, Stack):
             for block in module.blocks:
@@ -249,12 +213,12 @@ def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Pa
 
 
 def add_positions(
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     tokens_at: Int[Tensor, "rows tokens"],
     *,
     kind: Positions,
     table: Float[Tensor, "max_tokens d_model"] | None,
-) -> Float[Tensor, "batch tokens d_model"]:
+) -> Hidden:
     """Add absolute positions: learned ones from the table, sinusoids, or none."""
     if table is not None:
         return x + F.embedding(tokens_at, table)

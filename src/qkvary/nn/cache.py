@@ -1,13 +1,10 @@
 """The cache for decoding: each layer stores exactly what its keys and values need.
 
-The cache belongs to the caller. By default it stores the tensors from which keys and values are
-made, before any rotation, so that they do not depend on positions and one tensor can serve as both.
-A layer with a window stores only the tokens that later ones can still see, and a layer with a
-linear core stores only sums. The caller chooses layout and storage; only quantised storage changes
-results.
+The cache belongs to the caller, who chooses layout and storage; only quantised storage changes
+results. By default it stores the tensors from which keys and values are made, before any rotation,
+so that one tensor can serve as both.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +14,9 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
-from qkvary.nn.cache_quantized import ClaimedCodes
-from qkvary.nn.cache_storage import PreallocatedStore, StateStore, TokenStore, make_store
-from qkvary.nn.decoding.choice import pinned
+from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
+from qkvary.nn.cache_storage import GrowingStore, PreallocatedStore, StateStore
+from qkvary.nn.decoding.decode import LAYER, pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
@@ -30,9 +27,8 @@ class LayerCache:
     """The cache of one layer. It stores only K if the value is also computed from K.
 
     A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
-    tokens keeps the last w - 1. A window counts tokens in the order in which they are stored,
-    including padding; the ``positions`` argument of a call does not matter. Every row therefore
-    drops the same tokens, and a dropped token is never needed again.
+    tokens keeps the last w - 1. A window counts tokens including padding, so every row drops the
+    same tokens, and a dropped token is never needed again.
     """
 
     def __init__(
@@ -41,16 +37,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache.
-
-        ``max_tokens`` is the maximum number of tokens seen, including those that are not stored any
-        more.
-
-        Raises:
-            ValueError: for preallocated storage without ``max_tokens``, quantisation blocks that
-                are too large for the window, or a missing ``max_tokens`` if positions depend on the
-                length of the text.
-        """
+        """Create an empty cache; arguments and errors are those of :class:`KVCache`."""
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -63,28 +50,22 @@ class LayerCache:
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
-        self.kernel = pinned(options.kernel)
-        """The kernel that computes attention for a few new tokens, unless a call names another
-        kernel."""
+        kernel = pinned(options.kernel)
+        self.kernel = None if kernel == LAYER else kernel
+        """The kernel that computes attention for a few new tokens; None for the layer's own
+        computation."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
-        self._length = 0
+        self.length = 0
+        """Number of tokens seen; masks and positions must cover all of them."""
         self._rows: int | None = None
-        self._stores: dict[str, TokenStore] = {}
-        self._make_store = functools.partial(
-            make_store, self.options, max_tokens=max_tokens, max_kept=self._max_kept
-        )
+        self._stores: dict[str, GrowingStore | QuantizedStore] = {}
         # Options that do not fit are refused before the first token.
         self._make_store()
 
     @property
-    def length(self) -> int:
-        """Number of tokens seen; masks and positions must cover all of them."""
-        return self._length
-
-    @property
     def num_stored(self) -> int:
-        """Number of tokens stored. These are the newest of the tokens seen."""
+        """Number of tokens stored, the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
@@ -96,8 +77,7 @@ class LayerCache:
     def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the new tokens and return all stored tokens, the new ones last.
 
-        Only tokens that a later one can see are kept: of many new tokens, those outside the window
-        are returned but not kept.
+        Of many new tokens, those outside the window are returned but not kept.
 
         Raises:
             ValueError: if the tokens do not fit ``max_tokens`` or have another batch size.
@@ -115,13 +95,23 @@ class LayerCache:
             if name not in self._stores:
                 self._stores[name] = self._make_store()
             joined[name] = self._stores[name].append(entries, self._max_kept)
-        self._length, self._rows = self._length + tokens, rows
+        self.length, self._rows = self.length + tokens, rows
         return joined
+
+    def _make_store(self) -> GrowingStore | QuantizedStore:
+        options, limit, max_kept = self.options, self.max_tokens, self._max_kept
+        if options.storage == "growing":
+            return GrowingStore()
+        if options.is_quantized:
+            return QuantizedStore(options, max_tokens=limit, max_kept=max_kept)
+        if limit is None:
+            raise ValueError("expected max_tokens for a preallocated cache, got None")
+        return PreallocatedStore(limit if max_kept is None else min(limit, max_kept))
 
     def _check_room(self, tokens: int, rows: int) -> None:
         if self._rows is not None and rows != self._rows:
             raise ValueError(f"expected a batch of {self._rows}, as in the cache, got {rows}")
-        total = self._length + tokens
+        total = self.length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
@@ -133,9 +123,8 @@ class LayerCache:
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], whose
-        first ``length`` tokens are used, or to the codes and newest tokens of a quantised cache.
-        For a layer with a state the result is empty; the caller replaces the state.
+        Each name maps to the whole buffer, [batch, heads, capacity, width], whose first ``length``
+        tokens are used, or to the codes and newest tokens of a quantised cache.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -146,15 +135,11 @@ class LayerCache:
         """Count claimed tokens as seen, once the caller has written them."""
         for store in self._stores.values():
             store.commit(tokens)
-        self._length += tokens
+        self.length += tokens
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether tokens never move in memory.
-
-        This is true for a preallocated cache that has already seen a token and that has no window,
-        no recurrent state and no quantised codes.
-        """
+        """Whether tokens never move in memory: preallocated, in use, no window, state or codes."""
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
@@ -162,9 +147,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
 
-        All slots but the last count as already seen. Each call of ``append`` takes one new token,
-        writes it to the slot ``place`` and to the last slot, and returns all ``tokens`` entries.
-        ``place`` is one number on the cache's device, which may change between calls.
+        All slots but the last count as already seen. ``append`` writes one new token to the slot
+        ``place``, a number on the cache's device, and to the last slot, and returns all entries.
         """
         if not self.has_fixed_memory:
             raise ValueError(
@@ -174,27 +158,27 @@ class LayerCache:
         for name, store in self._stores.items():
             if isinstance(store, PreallocatedStore):
                 other._stores[name] = store.view(tokens, place)
-        other._length, other._rows = tokens - 1, self._rows
+        other.length, other._rows = tokens - 1, self._rows
         return other
 
     def crop(self, tokens: int) -> None:
         """Remove all but the first ``tokens`` of the tokens seen; errors as in ``KVCache.crop``."""
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
-            self.state.clear()
+            self.state.sums = None
         for store in self._stores.values():
-            store.drop_last(self._length - tokens)
-        self._length = tokens
+            store.drop_last(self.length - tokens)
+        self.length = tokens
 
     def check_crop(self, tokens: int) -> None:
         """Raise the error that ``crop(tokens)`` would raise, if any, without changing anything."""
-        if not 0 <= tokens <= self._length:
-            raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
-        dropped = self._length - tokens
+        if not 0 <= tokens <= self.length:
+            raise ValueError(f"expected 0 to {self.length} tokens to crop to, got {tokens}")
+        dropped = self.length - tokens
         if self.state is not None:
             if tokens and dropped:
                 raise ValueError(
-                    f"expected {self._length} tokens to crop to, or 0, since a state is the sum of "
+                    f"expected {self.length} tokens to crop to, or 0, since a state is the sum of "
                     f"all tokens, got {tokens}"
                 )
             return
@@ -215,8 +199,8 @@ class LayerCache:
             # text.
             self._stores.clear()
         if self.state is not None:
-            self.state.clear()
-        self._length, self._rows = 0, None
+            self.state.sums = None
+        self.length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``, as a beam search needs."""
@@ -239,8 +223,7 @@ class KVCache:
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
-            max_tokens: The maximum number of tokens seen, including those that are not stored any
-                more.
+            max_tokens: The maximum number of tokens seen, including those no longer stored.
             options: Layout and storage of the entries.
 
         Raises:
@@ -249,8 +232,9 @@ class KVCache:
                 length of the text.
         """
         given: Any = layers
-        several = given if isinstance(given, Sequence) else (given,)
-        if several is not given or not all(isinstance(one, AttentionConfig) for one in several):
+        if not (
+            isinstance(given, Sequence) and all(isinstance(one, AttentionConfig) for one in given)
+        ):
             raise ValueError(
                 "expected the attention layers of a network, such as model.config.layers or "
                 f"[layer.config], got {type(given).__name__}"
@@ -260,12 +244,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Number of tokens seen, the same in all layers.
-
-        Raises:
-            ValueError: if a call failed midway, so that some layers have seen more tokens than
-                others.
-        """
+        """Number of tokens seen, the same in all layers unless a call failed midway."""
         lengths = {layer.length for layer in self.layers}
         if len(lengths) > 1:
             raise ValueError(
@@ -303,10 +282,6 @@ class KVCache:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs.
-
-        Args:
-            rows: Row numbers of the current batch, one for each new row.
-        """
+        """Replace row i by row ``rows[i]``, as a beam search needs; their number may change."""
         for layer in self.layers:
             layer.reorder(rows)

@@ -2,8 +2,7 @@
 
 A code is ``c = round(x / s)``. The scale ``s`` is ``max |x| / (2^(bits - 1) - 1)`` over the numbers
 that share it, rounded up to 32 bits, so that no code leaves its range and ``|x - c s| <= s / 2``.
-Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side. Which
-tokens are kept, and where, is decided elsewhere.
+Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side.
 """
 
 import functools
@@ -21,7 +20,6 @@ Scales = Float[Tensor, "batch heads _ _"]
 
 LIMIT = 2.0**120
 """Entries must be smaller than this, so that scales and rotated entries stay finite in 32 bits."""
-
 
 CACHED = "entries in a quantised cache"
 
@@ -70,7 +68,7 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Decode codes, with one scale per channel of a run of tokens, into ``out``; return it.
+    """Decode codes into ``out``, with one scale per channel and run of tokens; return it.
 
     ``runs`` has the number of tokens of each run, in order; scales are [batch, heads, runs, width].
     """

@@ -1,12 +1,12 @@
 """Layouts of the cache: which tensors are stored per token, and how they become key and value.
 
 A layout never changes results beyond rounding. If key and value are made from a latent, a layout
-returns the latent; only ``split`` stores and returns key and value. A layout does not depend on how
-the tensors are stored, nor on the softmax.
+returns the latent; only ``split`` stores and returns key and value.
 """
 
+from typing import cast
+
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -15,21 +15,21 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.layout import Layout, Rotation
 from qkvary.nn.projections import LowRank, RoleMaker, Roles, Sources, split_heads
+from qkvary.nn.shapes import Hidden
 
 
 def store_and_read(
     maker: RoleMaker,
     cache: LayerCache,
     layout: Layout,
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     sources: Sources,
     rotation: Rotation | None,
 ) -> Roles:
     """Store the new tokens, if there are any, and return key and value of all tokens.
 
-    For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are its
-    normalised projections, and ``rotation`` is for their positions. Low-rank sources are expanded,
-    not absorbed into query and output.
+    Key and value of the new tokens are made from ``x``; ``sources`` are its normalised projections,
+    and ``rotation`` is for their positions.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}
@@ -46,8 +46,8 @@ def store_and_read(
             for source, projection in _latents(maker, kind).items():
                 flat = projection.project_up(stored[source].squeeze(1))
                 made[source] = split_heads(flat, config.heads(source))
-        turned = layout.rotation(config, x.dtype, of_keys=True, tokens=cache.max_tokens)
-        return maker.rotate({**stored, **maker.normalise(made)}, turned)
+        key_rotation = layout.rotation(config, x.dtype, of_keys=True, tokens=cache.max_tokens)
+        return maker.rotate({**stored, **maker.normalise(made)}, key_rotation)
     if "slice" in stored:
         value, rotated = stored["value"], stored["slice"]
         still = value[..., : value.shape[-1] - rotated.shape[-1]]
@@ -83,22 +83,16 @@ def _write(
 def needs_slice(config: AttentionConfig) -> bool:
     """Return whether the value is the key before rotation, so that one tensor can store both."""
     sharing = config.variant.sharing
-    turned = config.variant.positions == "rotary"
-    return turned and sharing.key == sharing.value and config.position.value_rope == "none"
+    is_rotated = config.variant.positions == "rotary"
+    return is_rotated and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
 def _latents(maker: RoleMaker, layout: CacheLayout) -> dict[Source, LowRank]:
     """Return the low-rank projections whose inner channels the layout stores."""
-    latents: dict[Source, LowRank] = {}
-    for source in maker.config.variant.cached if layout == "latent" else ():
-        if maker.config.latent(source) is None:
-            continue
-        projection = maker.projections[source]
-        if not isinstance(projection, LowRank):
-            # All bad input is a ValueError.
-            raise ValueError(  # noqa: TRY004
-                f"expected a low-rank projection {source} for a cache of latents, got "
-                f"{type(projection).__name__}; choose another layout of the cache"
-            )
-        latents[source] = projection
-    return latents
+    if layout != "latent":
+        return {}
+    return {
+        source: cast("LowRank", maker.projections[source])
+        for source in maker.config.variant.cached
+        if maker.config.latent(source) is not None
+    }

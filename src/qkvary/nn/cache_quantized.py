@@ -6,7 +6,6 @@ Handles tokens, their order and their bytes; ``cache_codes`` encodes the numbers
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
@@ -21,6 +20,7 @@ from qkvary.nn.cache_codes import (
     rotate,
     rotate_back,
 )
+from qkvary.nn.cache_storage import GrowingStore, Joined, PreallocatedStore
 
 
 class ClaimedCodes(NamedTuple):
@@ -29,109 +29,14 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of all tokens, with room for the scales of the same tokens."""
     newest: Entries
     """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
     """How many of ``newest``, from the first, to quantise once the new ones are written."""
-    bits: int
     group: int
     """Number of channels that share a scale."""
     block: int
     """Number of tokens that share a scale."""
-
-
-Joined = Shaped[Tensor, "batch heads seen width"]
-Rows = Shaped[Tensor, "batch heads _ _"]
-
-LEAST_GROWTH = 16
-"""A ring of unknown size grows by a quarter, at least by this many rows."""
-
-
-class TokenRing:
-    """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
-
-    def __init__(self, most: int | None) -> None:
-        """Start empty. Room for ``most`` rows is allocated when the first rows are appended.
-
-        If ``most`` is None, the memory grows with the rows.
-        """
-        self.num_tokens = 0
-        self._most = most
-        self._start = 0
-        self._buffer: Tensor | None = None
-
-    @property
-    def capacity(self) -> int:
-        """Number of rows that fit in the allocated memory."""
-        return 0 if self._buffer is None else self._buffer.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes allocated, used or not."""
-        return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
-
-    def append(self, new: Rows) -> None:
-        """Append rows."""
-        count = new.shape[2]
-        if not count:
-            return
-        buffer = self._make_room(new)
-        begin = (self._start + self.num_tokens) % self.capacity
-        first = min(count, self.capacity - begin)
-        buffer[:, :, begin : begin + first] = new[:, :, :first]
-        buffer[:, :, : count - first] = new[:, :, first:]
-        self.num_tokens += count
-
-    def claim(self, new: Rows) -> Rows:
-        """Return the buffer: all rows, then room for ``new``. The new rows are not counted yet."""
-        if self._buffer is None and not new.shape[2]:
-            return new
-        buffer = self._make_room(new)
-        if self._start:
-            raise ValueError(
-                f"expected rows in their order, got a ring that begins at {self._start}"
-            )
-        return buffer
-
-    def read(self) -> Rows | None:
-        """Return all rows in order, a view where they are contiguous; ``None`` if empty."""
-        if self._buffer is None:
-            return None
-        end = self._start + self.num_tokens
-        if end <= self.capacity:
-            return self._buffer[:, :, self._start : end]
-        return torch.cat(
-            (self._buffer[:, :, self._start :], self._buffer[:, :, : end - self.capacity]), dim=2
-        )
-
-    def drop_first(self, count: int) -> None:
-        """Remove the oldest rows; the memory stays allocated."""
-        self.num_tokens -= count
-        self._start = (self._start + count) % self.capacity if self.num_tokens else 0
-
-    def drop_last(self, count: int) -> None:
-        """Remove the newest rows; the memory stays allocated."""
-        self.num_tokens -= count
-
-    def reorder(self, rows: Tensor) -> None:
-        """Replace row i of the batch by row ``rows[i]``."""
-        if self._buffer is not None:
-            self._buffer = self._buffer.index_select(0, rows)
-
-    def _make_room(self, new: Rows) -> Rows:
-        needed = self.num_tokens + new.shape[2]
-        if self._buffer is not None and needed <= self.capacity:
-            return self._buffer
-        grown = self.capacity and self.capacity + max(LEAST_GROWTH, self.capacity // 4)
-        capacity = max(needed, grown if self._most is None or self.capacity else self._most)
-        batch, heads, _, width = new.shape
-        buffer = new.new_empty(batch, heads, capacity, width)
-        old = self.read()
-        if old is not None:
-            buffer[:, :, : self.num_tokens] = old
-        self._buffer, self._start = buffer, 0
-        return buffer
 
 
 class QuantizedStore:
@@ -140,28 +45,18 @@ class QuantizedStore:
     With scales by ``token``, each group of channels of a token has a scale; a token is quantised
     once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
     head has a scale per block of tokens, with blocks counted from the first token seen; a block is
-    quantised once it is full and none of its tokens is among the last ``residual``. With both kinds
-    of scales, codes depend only on the entries. They do not change when more tokens arrive, and do
-    not depend on how many tokens arrive in one call.
+    quantised once it is full and none of its tokens is among the last ``residual``. Codes depend
+    only on the entries, not on how many tokens arrive in one call.
 
     ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
-    the output depends on how the text was cut into calls. Cropping inside a block keeps the
-    codes and scales of the remaining tokens; the tokens that are stored next, up to the end of the
-    block, get a new scale.
+    the output depends on how the text was cut into calls. After a crop inside a block, the tokens
+    that are stored next, up to the end of the block, get a new scale.
     """
 
     def __init__(
-        self,
-        options: CacheOptions,
-        *,
-        max_tokens: int | None = None,
-        max_kept: int | None = None,
+        self, options: CacheOptions, *, max_tokens: int | None = None, max_kept: int | None = None
     ) -> None:
-        """Start empty.
-
-        ``max_tokens`` is the maximum number of tokens seen, and ``max_kept`` that of tokens kept.
-        None stands for a number that is not limited.
-        """
+        """Start empty; at most ``max_tokens`` will be seen and ``max_kept`` kept, if not None."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -177,8 +72,8 @@ class QuantizedStore:
             most = max(0, max_tokens - self.residual) // self.block * self.block
         if most is not None and max_kept is not None:
             most = min(most, max(0, max_kept - self.residual))
-        self._codes = TokenRing(most)
-        self._scales = TokenRing(None if most is None else -(-most // self.block))
+        self._codes = _make_rows(most)
+        self._scales = _make_rows(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
         self._none: Tensor | None = None
         self._runs: list[int] = []
@@ -202,10 +97,7 @@ class QuantizedStore:
 
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``max_kept``; return old and new ones.
-
-        New tokens have to be finite.
-        """
+        """Store new, finite tokens and drop all but the last ``max_kept``; return old and new."""
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
@@ -217,7 +109,7 @@ class QuantizedStore:
             self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
-        # Remove first, then add, so that the rings never hold more than what is kept in the end.
+        # Remove first, then add, so that no store holds more than what is kept in the end.
         oldest = min(dropped, coded)
         self._codes.drop_first(oldest)
         self._scales.drop_first(self._cut(self._runs, oldest))
@@ -227,8 +119,8 @@ class QuantizedStore:
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
             # A window has dropped some of them already.
             skipped = min(dropped, closing)
-            self._codes.append(codes[:, :, skipped:])
-            self._scales.append(scales[:, :, self._cut(runs, skipped) :])
+            self._codes.append(codes[:, :, skipped:], None)
+            self._scales.append(scales[:, :, self._cut(runs, skipped) :], None)
             self._runs += runs
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
         # A copy, so that it does not keep the whole output of the projections alive.
@@ -249,35 +141,32 @@ class QuantizedStore:
         group = min(self.options.group, width) if by_token else 1
         waiting = self._plain + tokens
         closing = self._count_closing(self._seen + tokens, waiting)
-        empty, groups = self._none.new_empty, -(-width // group)
+        empty = self._none.new_empty
         newest = empty(rows, heads, waiting, width)
         if self._newest is not None:
             newest[:, :, : self._plain] = self._newest
+        blocks, groups = closing // self.block, -(-width // group)
         codes = empty(rows, heads, closing, -(-width * self.bits // 8), dtype=torch.uint8)
-        scales = empty(rows, heads, closing // self.block, groups, dtype=torch.float32)
+        scales = empty(rows, heads, blocks, groups, dtype=torch.float32)
         self._claimed = ClaimedCodes(
-            codes=self._codes.claim(codes),
-            scales=self._scales.claim(scales),
+            codes=_claim(self._codes, codes),
+            scales=_claim(self._scales, scales),
             newest=newest,
             closing=closing,
-            bits=self.bits,
             group=group,
             block=self.block,
         )
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored.
-
-        Before that, the caller must have quantised as many tokens as ``ClaimedCodes.closing`` says.
-        """
+        """Count the claimed tokens as stored, once the caller has quantised the closing ones."""
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")
         closing, blocks = claimed.closing, claimed.closing // self.block
         self._seen += tokens
-        self._codes.num_tokens += closing
-        self._scales.num_tokens += blocks
+        self._codes.commit(closing)
+        self._scales.commit(blocks)
         self._runs += [self.block] * (blocks if self.options.scales == "channel" else 0)
         rest = claimed.newest[:, :, closing:]
         if closing:
@@ -307,19 +196,14 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many tokens to quantise now.
-
-        ``seen`` is the number of tokens seen, and ``waiting`` the number of those that are not
-        quantised yet.
-        """
+        """Return how many of the ``waiting`` tokens to quantise now, of ``seen`` in all."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
-        """Return the codes, the scales and the number of tokens that each row of scales covers.
+        """Return the codes, the scales and, for blocks, the number of tokens of each row of scales.
 
-        The list of these numbers is empty unless blocks of tokens share scales. ``first`` is the
-        number of tokens seen before the entries.
+        ``first`` is the number of tokens seen before the entries.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
@@ -348,10 +232,9 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Remove tokens from ``runs``, and return how many rows of scales to remove.
+        """Remove tokens from the start of ``runs``, or the end; return how many scales to remove.
 
-        ``runs`` has the number of tokens that each row of scales covers. Tokens are removed from
-        its start, or from its end if ``newest``.
+        ``runs`` has the number of tokens that each row of scales covers.
         """
         if self.options.scales == "token":
             return tokens
@@ -364,3 +247,18 @@ class QuantizedStore:
                 runs.pop(end)
                 emptied += 1
         return emptied
+
+
+def _make_rows(most: int | None) -> GrowingStore:
+    """Return the storage of codes or scales, of which there are at most ``most`` if known."""
+    return GrowingStore() if most is None else PreallocatedStore(most)
+
+
+def _claim(store: GrowingStore, new: Tensor) -> Tensor:
+    """Return memory for rows like ``new``, which follow the rows of the store."""
+    if not store.num_tokens:
+        if not new.shape[2]:
+            return new
+        # Storing no rows allocates the memory.
+        store.append(new[:, :, :0], None)
+    return store.claim(new.shape[2])

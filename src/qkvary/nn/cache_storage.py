@@ -1,16 +1,15 @@
-"""The storage of a cache's entries: growing or preallocated.
+"""The storage of a cache's entries, whatever they contain: growing or preallocated."""
 
-This module handles which tokens are stored, and in which order. It does not depend on what an entry
-contains.
-"""
+from dataclasses import dataclass
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import Entries
-from qkvary.nn.cache_quantized import Joined, QuantizedStore
 from qkvary.nn.linear_attention import State
+
+Joined = Shaped[Tensor, "batch heads seen width"]
 
 
 class GrowingStore:
@@ -34,10 +33,7 @@ class GrowingStore:
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and return all tokens, old and new.
-
-        After that, only the last ``max_kept`` tokens stay stored.
-        """
+        """Store new tokens, keep only the last ``max_kept``, and return all, old and new."""
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -46,11 +42,7 @@ class GrowingStore:
         return joined
 
     def claim(self, tokens: int) -> Joined:
-        """Return memory that the caller fills with new tokens before it calls ``commit``.
-
-        Raises:
-            ValueError: if there is no room for ``tokens`` tokens. A growing store never has room.
-        """
+        """Return memory that the caller fills with new tokens before it calls ``commit``."""
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
     def commit(self, tokens: int) -> None:
@@ -60,6 +52,11 @@ class GrowingStore:
         """Remove the newest tokens."""
         if self._stored is not None and tokens:
             self._stored = _own(self._stored[:, :, : self.num_tokens - tokens])
+
+    def drop_first(self, tokens: int) -> None:
+        """Remove the oldest tokens."""
+        if self._stored is not None and tokens:
+            self._stored = _own(self._stored[:, :, tokens:])
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``."""
@@ -99,18 +96,17 @@ class PreallocatedStore(GrowingStore):
             buffer[:, :, self._num_tokens : total] = new
             self._num_tokens = total
             return buffer[:, :, :total]
-        if max_kept is None or max_kept > self.capacity:
-            raise ValueError(f"expected at most {self.capacity} tokens, got {total}")
         joined = torch.cat((buffer[:, :, : self._num_tokens], new), dim=2)
+        if max_kept is None:
+            # More scales than expected, because a crop has cut blocks of tokens.
+            self._stored, self._num_tokens, self.capacity = joined, total, total
+            return joined
         self._num_tokens = max_kept
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
     def view(self, tokens: int, place: Tensor) -> "PlacedStore":
-        """Return a store in the memory of the first ``tokens`` tokens.
-
-        That store writes each new token at ``place``.
-        """
+        """Return a store in the memory of the first ``tokens`` tokens that writes at ``place``."""
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
@@ -131,11 +127,15 @@ class PreallocatedStore(GrowingStore):
         """Remove the newest tokens; the memory stays allocated."""
         self._num_tokens -= tokens
 
-    def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``.
+    def drop_first(self, tokens: int) -> None:
+        """Remove the oldest tokens; the memory stays allocated."""
+        used = self.read()
+        if used is not None and tokens:
+            self._num_tokens -= tokens
+            used[:, :, : self._num_tokens] = used[:, :, tokens:].clone()
 
-        If the number of rows stays the same, the memory is reused.
-        """
+    def reorder(self, rows: Tensor) -> None:
+        """Replace row i by row ``rows[i]``, in the same memory if their number stays the same."""
         used = self.read()
         if used is None or len(rows) != len(used):
             super().reorder(rows)
@@ -147,8 +147,7 @@ class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written at a slot given by a tensor.
 
     The slot is a value on the device, so that a step can be replayed as a CUDA graph. ``append``
-    returns the whole buffer. It also writes the new token to the last slot, since callers expect
-    the newest token there.
+    also writes the new token to the last slot, where callers expect it.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:
@@ -168,54 +167,25 @@ class PlacedStore(PreallocatedStore):
         return memory
 
 
-TokenStore = GrowingStore | QuantizedStore
-"""The storage of one kind of entry. ``PreallocatedStore`` is a subclass."""
-
-
+@dataclass(slots=True)
 class StateStore:
     """The state of a core that stores sums over all tokens seen instead of entries."""
 
-    def __init__(self) -> None:
-        self._state: State | None = None
+    sums: State | None = None
+    """None before the first token."""
 
     @property
     def nbytes(self) -> int:
         """Number of bytes held."""
-        parts = (part for part in self._state or () if part is not None)
+        parts = (part for part in self.sums or () if part is not None)
         return sum(part.untyped_storage().nbytes() for part in parts)
-
-    def read(self) -> State | None:
-        """Return the sums; None before the first token."""
-        return self._state
-
-    def write(self, state: State) -> None:
-        """Replace the sums."""
-        self._state = state
 
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``."""
-        if self._state is not None:
-            values, keys = self._state
+        if self.sums is not None:
+            values, keys = self.sums
             keys = None if keys is None else keys.index_select(0, rows)
-            self._state = State(values.index_select(0, rows), keys)
-
-    def clear(self) -> None:
-        """Remove the sums."""
-        self._state = None
-
-
-def make_store(
-    options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
-) -> TokenStore:
-    """Return the store that the options name, with limits on the tokens seen and kept."""
-    if options.storage == "growing":
-        return GrowingStore()
-    if options.is_quantized:
-        return QuantizedStore(options, max_tokens=max_tokens, max_kept=max_kept)
-    if max_tokens is None:
-        raise ValueError("expected max_tokens for a preallocated cache, got None")
-    capacity = max_tokens if max_kept is None else min(max_tokens, max_kept)
-    return PreallocatedStore(capacity)
+            self.sums = State(values.index_select(0, rows), keys)
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:

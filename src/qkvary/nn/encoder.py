@@ -2,12 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig
 from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.layout import Layout
+from qkvary.nn.shapes import Hidden, LayerMaps, TokenIds
 
 
 class Encoder(nn.Module):
@@ -36,9 +37,9 @@ class Encoder(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"],
+        tokens: TokenIds | Float[Tensor, "batch tokens vocabulary"],
         *,
-        attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
+        attention_mask: Bool[Tensor, "batch tokens"] | TokenIds | None = None,
     ) -> Float[Tensor, "batch tokens classes"] | Float[Tensor, "batch classes"]:
         """Return the logits of every token, or of every sequence with pooling.
 
@@ -60,10 +61,10 @@ class Encoder(nn.Module):
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"],
+        tokens: TokenIds | Float[Tensor, "batch tokens vocabulary"],
         *,
-        attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+        attention_mask: Bool[Tensor, "batch tokens"] | TokenIds | None = None,
+    ) -> Hidden:
         """Return the hidden states after the last layer."""
         layout = make_layout(self.config, tokens, attention_mask=attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
@@ -74,8 +75,8 @@ class Encoder(nn.Module):
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
 
     def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"]
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        self, tokens: TokenIds | Float[Tensor, "batch tokens vocabulary"]
+    ) -> LayerMaps:
         """Return the attention probabilities of every layer, without dropout."""
         layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
@@ -87,10 +88,10 @@ class Encoder(nn.Module):
             columns = F.dropout(vectors, dropout, self.training) @ self.embedding
         else:
             columns = F.embedding(tokens, self.embedding)
-        if dropout > 0 and not self.config.reads_vectors:
-            # Dropout on a one-hot input drops or scales the token's whole embedding.
-            kept = torch.ones_like(columns[..., :1])
-            columns = columns * F.dropout(kept, dropout, self.training)
+            if dropout > 0:
+                # Dropout on a one-hot input drops or scales the token's whole embedding.
+                kept = torch.ones_like(columns[..., :1])
+                columns = columns * F.dropout(kept, dropout, self.training)
         x = columns + self.embedding_bias
         kind, table = self.config.positions, self.position_embedding
         return add_positions(x, layout.query_positions, kind=kind, table=table)
@@ -106,7 +107,6 @@ class Encoder(nn.Module):
             std = init.weight_std(vocabulary, d_model)
             initializer.weight("embedding", self.embedding, init, std)
         initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
-        if self.position_embedding is not None:
-            initializer.table("position_embedding", self.position_embedding, init)
+        initializer.table("position_embedding", self.position_embedding, init)
         initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)

@@ -24,8 +24,9 @@ from qkvary.nn.blocks import (
 )
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import linear
+from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +34,19 @@ class Memory:
     """The encoder's output, and the layout with which one decoder call attends to it."""
 
     states: Float[Tensor, "batch source d_model"]
-    """The output of the encoder, from which cross attention makes keys and values."""
     layout: Layout
-    """Which of these states the decoder's queries see."""
 
 
 class AttentionMaps(NamedTuple):
     """The attention probabilities of every layer, without dropout."""
 
     encoder: Float[Tensor, "batch layers heads source source"]
-    decoder: Float[Tensor, "batch layers heads tokens tokens"]
+    decoder: LayerMaps
     cross: Float[Tensor, "batch layers heads tokens source"]
 
 
 class EncoderDecoderCache(KVCache):
-    """The decoder's cache, and a static cache of the source's keys and values.
-
-    It also holds the encoder's output, so that everything is reordered together when a beam search
-    or a batch reorders its rows.
-    """
+    """The decoder's cache, the encoder's output, and a static cache of its keys and values."""
 
     def __init__(
         self,
@@ -62,14 +57,7 @@ class EncoderDecoderCache(KVCache):
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            config: The network's configuration.
-            memory: The encoder's output, from ``EncoderDecoder.encode``.
-            memory_mask: True for the source's real tokens.
-            max_tokens: The maximum number of target tokens.
-            options: Layout and storage of the target's entries.
+        """Create an empty cache for a source, whose output and mask ``encode`` returns.
 
         Raises:
             ValueError: in the same cases as for :class:`KVCache`; also for cross attention in which
@@ -82,9 +70,14 @@ class EncoderDecoderCache(KVCache):
                 "of the target"
             )
         super().__init__(config.layers, max_tokens=max_tokens, options=options)
-        self.memory, self.memory_mask = memory, memory_mask
-        self.memory_layout = _lay_memory(memory, memory_mask)
         self.cross = KVCache(config.cross)
+        self._set_memory(memory, memory_mask)
+
+    def _set_memory(self, memory: Tensor, mask: Tensor) -> None:
+        self.memory, self.memory_mask = memory, mask
+        self.memory_layout = Layout(
+            new_tokens=memory.shape[1], device=memory.device, attention_mask=mask
+        )
 
     @property
     def nbytes(self) -> int:
@@ -95,12 +88,7 @@ class EncoderDecoderCache(KVCache):
         """Replace row i by row ``rows[i]``, including its source."""
         super().reorder(rows)
         self.cross.reorder(rows)
-        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
-        self.memory_layout = _lay_memory(self.memory, self.memory_mask)
-
-
-def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
-    return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
+        self._set_memory(self.memory[rows], self.memory_mask[rows])
 
 
 class DecoderBlock(Block):
@@ -113,28 +101,21 @@ class DecoderBlock(Block):
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries d_model"],
+        x: Hidden,
         *,
         layout: Layout,
         cache: LayerCache | None = None,
-        kernel: str | None = None,
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+    ) -> Hidden:
         """Apply the sublayers. Cross attention is skipped if ``memory`` is None."""
         read = self.attention_norm(x)
-        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        mixed = self.attention(read, layout=layout, cache=cache)
         x = self.add_attention(x, mixed)
         if memory is not None:
-            x = self.add_attention(
-                x,
-                self.cross(
-                    self.cross_norm(x),
-                    memory=memory.states,
-                    layout=memory.layout,
-                    cache=cross_cache,
-                ),
-            )
+            read, states = self.cross_norm(x), memory.states
+            mixed = self.cross(read, memory=states, layout=memory.layout, cache=cross_cache)
+            x = self.add_attention(x, mixed)
         return self.add_feed_forward(x, self.feed_forward_norm(x))
 
 
@@ -142,23 +123,18 @@ class DecoderStack(Stack):
     """Decoder blocks and the final norm."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
-        pairs = zip(config.layers, config.cross, strict=True)
         make = config.cross_kind.make
-        blocks = [
-            DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
-            for own, cross in pairs
-        ]
-        super().__init__(config, blocks)
+        super().__init__(
+            config,
+            (
+                DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
+                for own, cross in zip(config.layers, config.cross, strict=True)
+            ),
+        )
 
     def decode(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        *,
-        layout: Layout,
-        memory: Memory,
-        cache: EncoderDecoderCache | None = None,
-        kernel: str | None = None,
-    ) -> Float[Tensor, "batch queries d_model"]:
+        self, x: Hidden, *, layout: Layout, memory: Memory, cache: EncoderDecoderCache | None = None
+    ) -> Hidden:
         """Apply all blocks."""
         for index, block in enumerate(self.blocks):
             x = self._apply_block(
@@ -166,14 +142,13 @@ class DecoderStack(Stack):
                 x,
                 layout=layout,
                 memory=memory,
-                kernel=kernel,
                 cache=None if cache is None else cache.layers[index],
                 cross_cache=None if cache is None else cache.cross.layers[index],
             )
         return x if self.final_norm is None else self.final_norm(x)
 
     def maps(
-        self, x: Float[Tensor, "batch queries d_model"], *, layout: Layout, memory: Memory
+        self, x: Hidden, *, layout: Layout, memory: Memory
     ) -> tuple[
         Float[Tensor, "batch layers heads queries queries"],
         Float[Tensor, "batch layers heads queries source"],
@@ -193,10 +168,6 @@ class DecoderStack(Stack):
 
 class EncoderDecoder(nn.Module):
     """Pre-norm encoder and decoder, each with a final norm and its own embeddings; an untied head.
-
-    ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
-    it gives their loss. In decoding, an :class:`EncoderDecoderCache` holds the encoder's output, so
-    that the network is a ``nn.decoder.Decoder``.
 
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
     (Borji 2023).
@@ -219,24 +190,20 @@ class EncoderDecoder(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         source: Int[Tensor, "batch source"] | None = None,
-        targets: Int[Tensor, "batch tokens"] | None = None,
+        targets: TokenIds | None = None,
         smoothing: float = 0.0,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+    ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
-        returned, with label smoothing by ``smoothing`` (:func:`smoothed_loss_sum`). All other
-        arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none. The loss is a sum in nats, with label
+        smoothing (:func:`smoothed_loss_sum`). All other arguments are those of ``features``.
         """
-        features = self.features(
-            tokens, source=source, cache=cache, kernel=kernel, attention_mask=attention_mask
-        )
+        features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
         if targets is None:
             return self.head(features)
         return smoothed_loss_sum(
@@ -251,23 +218,18 @@ class EncoderDecoder(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"]
     ) -> tuple[Float[Tensor, "batch source d_model"], Bool[Tensor, "batch source"]]:
-        """Return the encoder's output for a source, and the mask of its real tokens.
-
-        Raises:
-            ValueError: if the source is longer than ``max_tokens``.
-        """
-        x, layout, mask = self._read_source(source)
-        return self.encoder(x, layout=layout), mask
+        """Return the encoder's output for a source, and the mask of its real tokens."""
+        x, layout = self._read_source(source)
+        return self.encoder(x, layout=layout), source != self.config.padding
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         source: Int[Tensor, "batch source"] | None = None,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Hidden:
         """Return the hidden states after the last layer of the decoder.
 
         Args:
@@ -275,8 +237,6 @@ class EncoderDecoder(nn.Module):
             source: Ids of the source, padding included. None if a cache is given, because the cache
                 has the encoded source.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
             attention_mask: True for the target's real tokens, both cached and new.
 
         Raises:
@@ -284,7 +244,7 @@ class EncoderDecoder(nn.Module):
                 sequence longer than ``max_tokens``.
         """
         if source is not None and cache is None:
-            x, own, _ = self._read_source(source)
+            x, own = self._read_source(source)
             states, cached = self.encoder(x, layout=own), 0
         elif source is None and isinstance(cache, EncoderDecoderCache):
             states, own, cached = cache.memory, cache.memory_layout, cache.length
@@ -296,7 +256,7 @@ class EncoderDecoder(nn.Module):
         layout = make_layout(self.config, tokens, cached, attention_mask=attention_mask)
         memory = Memory(states, own.with_queries(layout.query_positions))
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Compute logits from hidden states."""
@@ -309,23 +269,21 @@ class EncoderDecoder(nn.Module):
         return linear_token_losses(features, self.head_weight, self.head_bias, targets)
 
     def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"], source: Int[Tensor, "batch source"]
+        self, tokens: TokenIds, source: Int[Tensor, "batch source"]
     ) -> AttentionMaps:
         """Return the attention probabilities of every layer, without dropout."""
-        x, own, mask = self._read_source(source)
+        x, own = self._read_source(source)
         read = self.encoder.attention_maps(x, layout=own)
         states = self.encoder(x, layout=own)
         layout = make_layout(self.config, tokens)
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        memory = Memory(states, layout.over(states, mask))
+        memory = Memory(states, own.with_queries(layout.query_positions))
         return AttentionMaps(read, *self.decoder.maps(x, layout=layout, memory=memory))
 
-    def _read_source(self, source: Tensor) -> tuple[Tensor, Layout, Tensor]:
-        """Return the embedded source, its layout, and the mask of its real tokens."""
-        mask = source != self.config.padding
-        layout = make_layout(self.config, source, attention_mask=mask)
-        x = self._embed(source, layout, self.source_embedding, self.source_positions)
-        return x, layout, mask
+    def _read_source(self, source: Tensor) -> tuple[Tensor, Layout]:
+        """Return the embedded source, and a layout that masks its padding."""
+        layout = make_layout(self.config, source, attention_mask=source != self.config.padding)
+        return self._embed(source, layout, self.source_embedding, self.source_positions), layout
 
     def _embed(
         self, tokens: Tensor, layout: Layout, embedding: Tensor, positions: Tensor | None
@@ -340,12 +298,9 @@ class EncoderDecoder(nn.Module):
     def _initialize(self, seed: int) -> None:
         init = self.config.init
         initializer = initialize(self, init, seed)
-        for name in ("source_embedding", "embedding"):
+        for name in ("source_embedding", "embedding", "source_positions", "target_positions"):
             initializer.table(name, getattr(self, name), init)
         vocabulary, d_model = self.head_weight.shape
         std = init.weight_std(d_model, vocabulary)
         initializer.weight("head_weight", self.head_weight, init, std)
         initializer.bias("head_bias", self.head_bias, init, d_model)
-        for name in ("source_positions", "target_positions"):
-            if getattr(self, name) is not None:
-                initializer.table(name, getattr(self, name), init)

@@ -17,6 +17,12 @@ from torch.autograd.function import once_differentiable
 
 from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
+Features = Float[Tensor, "tokens d_model"]
+Weight = Float[Tensor, "vocabulary d_model"]
+Bias = Float[Tensor, " vocabulary"]
+Targets = Int[Tensor, " tokens"]
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
 IGNORE_INDEX = -100
 """The target of tokens that the loss ignores, as in ``torch.nn.functional.cross_entropy``."""
 
@@ -31,47 +37,33 @@ ROWS_TOGETHER = 8192
 
 
 def linear_cross_entropy(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
-    *,
-    chunk_tokens: int | None = None,
+    features: Features, weight: Weight, bias: Bias | None, targets: Targets
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
     gradients are refused. Under autocast, matmuls are in autocast's dtype (float32 in place of
     float16, whose range is too small) and everything else is in float32. The sum is in nats, in
-    float64 for float64 inputs, else in float32; a target of -100 does not count. ``chunk_tokens``
-    is the number of tokens whose logits exist at once; the default was measured to be fast.
+    float64 for float64 inputs, else in float32; a target of -100 does not count.
     """
     if not torch.is_grad_enabled():
-        return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
-    return _Loss.apply(features, weight, bias, targets, chunk_tokens)
+        return _run(features, weight, bias, targets)[0].sum()
+    return _Loss.apply(features, weight, bias, targets)
 
 
 def linear_token_losses(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
+    features: Features, weight: Weight, bias: Bias | None, targets: Targets
 ) -> Float[Tensor, " tokens"]:
-    """Return the loss of every token, or zero for a token whose target is ignored.
-
-    No gradients are computed.
-
-    Arguments and errors are those of :func:`linear_cross_entropy`.
-    """
+    """Return the loss of every token, zero for an ignored target, without gradients."""
     with torch.no_grad():
-        return _run(features, weight, bias, targets, None)[0]
+        return _run(features, weight, bias, targets)[0]
 
 
 def smoothed_loss_sum(
-    features: Float[Tensor, "tokens d_model"],
-    weight: Float[Tensor, "vocabulary d_model"],
-    bias: Float[Tensor, " vocabulary"] | None,
-    targets: Int[Tensor, " tokens"],
+    features: Features,
+    weight: Weight,
+    bias: Bias | None,
+    targets: Targets,
     *,
     smoothing: float,
     excluded: int,
@@ -111,23 +103,12 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
     return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
 
 
-_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
 class _Loss(torch.autograd.Function):
-    """The sum of the losses, with gradients that are computed in the same pass."""
-
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        chunk_tokens: int | None,
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:3]
-        losses, gradients = _run(features, weight, bias, targets, chunk_tokens, wanted)
+        losses, gradients = _run(features, weight, bias, targets, ctx.needs_input_grad[:3])
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
@@ -141,7 +122,7 @@ class _Loss(torch.autograd.Function):
         saved: _Gradients = ctx.saved_tensors
         # Not in place: the graph may be kept for another backward pass.
         scaled = (None if part is None else part * gradient.to(part.dtype) for part in saved)
-        return *scaled, None, None
+        return *scaled, None
 
 
 def _run(
@@ -149,19 +130,17 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    chunk_tokens: int | None,
     wanted: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Tensor, _Gradients]:
     """Return the losses, and the requested gradients of features, weight and bias."""
-    _check(features, weight, bias, targets, chunk_tokens)
-    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    if targets.shape != features.shape[:1]:
+        raise ValueError(
+            f"expected a target for each of {len(features)} tokens, got {list(targets.shape)}"
+        )
     product, device = features.dtype, features.device.type
+    chunk = choose_chunk(len(targets), len(weight), device)
     if torch.is_autocast_enabled(device) and product != torch.float64:
         product = torch.get_autocast_dtype(device)
-    elif product != weight.dtype:
-        raise ValueError(
-            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
-        )
     if product == torch.float16:
         product = torch.float32
     with torch.autocast(device, enabled=False):
@@ -170,11 +149,10 @@ def _run(
         for start in range(0, len(targets), chunk):
             rows = slice(start, start + chunk)
             losses[rows] = loss.add(rows, targets[rows])
-        pairs = zip(loss.gradients, (features, weight, bias), strict=True)
-        by_features, by_weight, by_bias = (
-            None if found is None or part is None else found.to(part.dtype) for found, part in pairs
-        )
-        return losses, (by_features, by_weight, by_bias)
+    by_features, by_weight, by_bias = loss.gradients
+    by_weight = None if by_weight is None else by_weight.to(weight.dtype)
+    by_bias = None if by_bias is None or bias is None else by_bias.to(bias.dtype)
+    return losses, (by_features, by_weight, by_bias)
 
 
 class _Chunks:
@@ -262,23 +240,3 @@ class _Chunks:
         for start in range(0, len(total), ROWS_TOGETHER):
             rows = slice(start, start + ROWS_TOGETHER)
             total[rows] += part[rows].to(total.dtype)
-
-
-def _check(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    chunk_tokens: int | None,
-) -> None:
-    fits = features.ndim == 2 and weight.ndim == 2 and features.shape[1] == weight.shape[1]
-    fits = fits and targets.shape == features.shape[:1]
-    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
-        shapes = [list(part.shape) for part in (features, weight, targets)]
-        raise ValueError(
-            "expected features [tokens, d_model], weight [vocabulary, d_model], targets [tokens] "
-            f"and a bias [vocabulary] or none, got {shapes[0]}, {shapes[1]}, {shapes[2]} and "
-            f"{None if bias is None else list(bias.shape)}"
-        )
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise ValueError(f"expected a positive chunk_tokens, got {chunk_tokens}")

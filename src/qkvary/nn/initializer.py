@@ -37,15 +37,19 @@ class Initializer:
             nn.init.zeros_(parameter)
 
     def linear(
-        self, name: str, layer: nn.Linear, init: Initialization, std: float | None = None
+        self, name: str, layer: nn.Linear | None, init: Initialization, std: float | None = None
     ) -> None:
         """Initialise a linear layer by the scheme, or with a given standard deviation."""
+        if layer is None:
+            return
         chosen = init.weight_std(layer.in_features, layer.out_features) if std is None else std
         self.weight(f"{name}.weight", layer.weight, init, chosen)
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)
 
-    def table(self, name: str, parameter: Tensor, init: Initialization) -> None:
+    def table(self, name: str, parameter: Tensor | None, init: Initialization) -> None:
         """Initialise an embedding table: N(0, 1) under ``torch``, else like a weight matrix."""
+        if parameter is None:
+            return
         if init.scheme == "torch":
             self.draw(name, parameter, std=1.0)
         else:

@@ -1,9 +1,8 @@
 """The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
 
 The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
-decoding. All accept fewer KV heads than query heads without copying keys. The configuration and the
-shapes determine which one is used (``choose_kernel``), so a run does not depend on timings; a cache
-may request a kernel for decoding.
+decoding, which a cache may request. The configuration and the shapes determine which one is used,
+never timings. All accept fewer KV heads than query heads without copying keys.
 """
 
 import functools
@@ -28,18 +27,16 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
+from qkvary.nn.shapes import Pairs
 from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
-
 
 LONGEST_EXPLICIT = 512
 """Up to this many keys, computing the whole map of scores is faster."""
 
 MOST_DECODED = 8
-"""Maximum number of new tokens for which kernels for decoding are used, if a cache requests
-them."""
-
+"""Maximum number of new tokens for which kernels for decoding are used."""
 
 LEAST_SUM = 1e-6
 """Smallest sum of weights to divide by, so that gradients stay bounded."""
@@ -70,19 +67,19 @@ class Core:
         value: Float[Tensor, "batch kv_heads keys head_dim"],
         *,
         training: bool,
-        decode_kernel: str = "layer",
+        decode_kernel: str | None = None,
         state: StateStore | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; ``layer``
+        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; None
         means the same computation as without a cache. ``state`` has the sums over the earlier
         tokens, if the core keeps a state.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
             return self._mix_with_state(scores, value, state)
-        if decode_kernel != "layer" and self.is_plain and not training and self._is_short(layout):
+        if decode_kernel is not None and self._is_decoded(layout, training=training):
             content, bias = scores.take_rope()
             query, key, scale = content.fold()
             valid = layout.attention_mask
@@ -96,22 +93,18 @@ class Core:
             return content_scores(weights, value.mT)
         return self._mix(scores, value, dropout)
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention weight of each pair of a query and a key.
-
-        It is 0 if the query must not see the key.
-        """
+    def weights(self, scores: Scores, /) -> Pairs:
+        """Return the attention weight of each pair; 0 if the query must not see the key."""
         raise NotImplementedError
 
-    def _is_short(self, layout: Layout) -> bool:
-        """Return whether decoding kernels support a call without gradients.
-
-        The call must have few queries, and each of them must see all earlier keys.
-        """
+    def _is_decoded(self, layout: Layout, *, training: bool) -> bool:
+        """Return whether decoding kernels support a call: each query must see all earlier keys."""
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
         return (
-            variant.stride is None
+            self.is_plain
+            and not training
+            and variant.stride is None
             and (variant.window is None or layout.num_keys <= variant.window)
             and layout.num_queries <= MOST_DECODED
             and layout.document_ids is None
@@ -119,10 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the full matrix of attention weights.
-
-        It is computed if it is needed, or if avoiding it would take longer.
-        """
+        """Return whether the full matrix of attention weights is needed, or takes less time."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -146,11 +136,11 @@ class SoftmaxCore(Core):
         self._needs_products = any(term.needs_products for term in terms)
         self._has_learned_bias = any(term.is_learned_bias for term in terms)
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the attention probabilities."""
         return torch.softmax(self.multiply(scores), dim=-1)
 
-    def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+    def multiply(self, scores: Scores) -> Pairs:
         """Return the scores as a tensor; those of hidden pairs are hugely negative."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the original products, and the map is the largest tensor.
@@ -164,13 +154,9 @@ class SoftmaxCore(Core):
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
         """Return the implementation of the softmax for a call.
 
-        If only one is possible, it is that one; otherwise it is the one that the configuration
-        names or, for ``auto``, the faster one.
-
         On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
-        to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to
-        64 channels per head, masked or causal or with fewer KV heads. If it is not fused, it takes
-        1.1 to 1.4 times as long, until the matrix of scores exceeds the processor's caches.
+        to 0.95 times as long as explicit matmuls; if not, 1.1 to 1.4 times as long, until the
+        matrix of scores exceeds the processor's caches.
         """
         if self._needs_products:
             return "explicit"
@@ -205,12 +191,7 @@ class SoftmaxCore(Core):
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else scores.query.dtype
         bias = scores.cooled_pair_bias()
-        penalty = scores.layout.penalty(
-            causal=config.causal,
-            window=config.variant.window,
-            stride=config.variant.stride,
-            dtype=dtype,
-        )
+        penalty = scores.layout.penalty(config, dtype)
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
 
@@ -224,11 +205,8 @@ class GaussianCore(SoftmaxCore):
     Source: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", section 3.
     """
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the value of the kernel function for each pair of a query and a key.
-
-        It is 0 if the query must not see the key.
-        """
+    def weights(self, scores: Scores, /) -> Pairs:
+        """Return the value of the kernel function for each pair of a query and a key."""
         half = 0.5 * scores.scale / scores.temperature
         query = scores.query.square().sum(dim=-1, keepdim=True)
         key = scores.key.square().sum(dim=-1)
@@ -247,7 +225,7 @@ class SimaCore(Core):
     Transformers", section 3.
     """
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the products of normalised queries and keys, which may be negative."""
         documents, weights = scores.layout.document_ids, content_scores(*self._normalise(scores))
         if documents is None:
@@ -264,9 +242,8 @@ class SimaCore(Core):
         query, key = self._normalise(scores)
         return content_scores(query, (key.mT @ value).mT)
 
-    def _normalise(self, scores: Scores) -> tuple[Tensor, Tensor]:
-        layout = scores.layout
-        return _divide_by_norm(scores.query, layout), _divide_by_norm(scores.key, layout)
+    def _normalise(self, scores: Scores) -> list[Tensor]:
+        return [_divide_by_norm(one, scores.layout) for one in (scores.query, scores.key)]
 
 
 class LinearCore(Core):
@@ -284,10 +261,10 @@ class LinearCore(Core):
         super().__init__(config)
         self.features = FEATURES[config.variant.core]
 
-    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Pairs:
         """Return the weight of each pair, 0 for pairs that must not see each other."""
         query, key = self._map(scores)
-        penalty = scores.layout.penalty(causal=self.config.causal, window=None, dtype=query.dtype)
+        penalty = scores.layout.penalty(self.config, query.dtype)
         seen = None if penalty is None else penalty == 0
         weights, total = weigh_pairs(query, key, self._sums(scores), seen)
         if total is not None:
@@ -321,15 +298,12 @@ class LinearCore(Core):
             return mixed.to(value.dtype)
 
     def _sum(self, scores: Scores, value: Tensor, store: StateStore | None) -> Mixture:
-        """Return the sum of the weighted values and that of the weights, and update the state.
-
-        The sums of a query are over the tokens that it sees.
-        """
+        """Return the sums of weighted values and of weights, and update the state."""
         (query, key), layout = self._map(scores), scores.layout
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
             return attend_to_all(query, key, value, sums)
-        before = None if store is None else store.read()
+        before = None if store is None else store.sums
         if store is not None and layout.num_queries == 1 and documents is None:
             mixture, after = step(query, key, value, sums, before)
         else:
@@ -347,7 +321,7 @@ class LinearCore(Core):
                 keep=store is not None,
             )
         if store is not None and after is not None:
-            store.write(after)
+            store.sums = after
         return mixture
 
     def _sums(self, scores: Scores) -> Sums:
@@ -395,10 +369,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the name of the kernel that computes a call.
-
-    It is that of the softmax implementation, or the name of a core that is not the softmax.
-    """
+    """Return the implementation of the softmax for a call, or the name of any other core."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

@@ -1,7 +1,6 @@
 """The decoder-only language model."""
 
 import math
-from typing import overload
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +13,9 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import Layout
 from qkvary.nn.linear import linear
+from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 class LanguageModel(nn.Module):
@@ -28,28 +28,6 @@ class LanguageModel(nn.Module):
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
-
-    @overload
-    def __init__(
-        self,
-        config: LanguageModelConfig | str,
-        *,
-        variant: AnyVariant | str | None = None,
-        seed: int = 0,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        num_layers: int,
-        vocabulary: int,
-        max_tokens: int,
-        variant: AnyVariant | str = "QKV",
-        seed: int = 0,
-    ) -> None: ...
 
     def __init__(
         self,
@@ -102,24 +80,22 @@ class LanguageModel(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
-        targets: Int[Tensor, "batch tokens"] | None = None,
+        targets: TokenIds | None = None,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
+    ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
-        returned. All other arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none; the loss is a sum in nats. All other
+        arguments are those of ``features``.
         """
         features = self.features(
             tokens,
             cache=cache,
-            kernel=kernel,
             attention_mask=attention_mask,
             positions=positions,
             document_ids=document_ids,
@@ -128,31 +104,26 @@ class LanguageModel(nn.Module):
 
     def features(
         self,
-        tokens: Int[Tensor, "batch tokens"],
+        tokens: TokenIds,
         *,
         cache: KVCache | None = None,
-        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    ) -> Hidden:
         """Return the hidden states after the last layer.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
-                default the one that the cache names.
-            attention_mask: True for real tokens, False for padding. The mask covers the tokens in
-                the cache and the new tokens.
-            positions: Positions of the tokens in the cache and of the new tokens; by default
-                counted from the first real token of each document.
-            document_ids: The document of each token in the cache and of each new token; a token
-                sees only tokens of its document.
+            attention_mask: True for real tokens, False for padding. This and the following
+                arguments cover the tokens in the cache and the new tokens.
+            positions: Positions, by default counted from the first real token of each document.
+            document_ids: The document of each token, which sees only tokens of its document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
-                cover the tokens in the cache and the new tokens.
+                cover it.
         """
         _check_call(tokens, cache)
         layout = make_layout(
@@ -163,21 +134,15 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        if positions is not None and self.position_embedding is not None:
-            self._check_positions(positions)
         x = self.embed(tokens, layout)
-        return self.stack(x, layout=layout, cache=cache, kernel=kernel)
+        return self.stack(x, layout=layout, cache=cache)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Compute logits from hidden states."""
         logits, cap = linear(features, self.output_weight, self.head_bias), self.config.logit_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def loss_sum(
-        self,
-        features: Float[Tensor, "batch tokens d_model"],
-        targets: Int[Tensor, "batch tokens"],
-    ) -> Float[Tensor, ""]:
+    def loss_sum(self, features: Hidden, targets: TokenIds) -> Float[Tensor, ""]:
         """Return the summed cross entropy of ``head`` in nats; targets of -100 do not count."""
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
@@ -195,10 +160,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token, computed from capped logits.
-
-        The fused loss does not support a cap of the logits.
-        """
+        """Return the loss of each token from capped logits; the fused loss has no cap."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
@@ -209,10 +171,7 @@ class LanguageModel(nn.Module):
 
     @property
     def output_name(self) -> str:
-        """The name of the parameter that the output head multiplies by.
-
-        It is a separate parameter, or the embedding if the two are tied.
-        """
+        """The name of the parameter that the output head multiplies by."""
         return "embedding" if self.config.tied_head else "head_weight"
 
     @property
@@ -220,26 +179,12 @@ class LanguageModel(nn.Module):
         """The parameter that the output head multiplies by."""
         return self.embedding if self.head_weight is None else self.head_weight
 
-    def attention_maps(
-        self, tokens: Int[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+    def attention_maps(self, tokens: TokenIds) -> LayerMaps:
         """Return the attention probabilities of every layer, without dropout."""
         layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
 
-    def _check_positions(self, positions: Tensor) -> None:
-        if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A captured graph cannot wait for the host; the length was checked before the capture.
-            return
-        if positions.min() < 0 or positions.max() >= self.config.max_tokens:
-            raise ValueError(
-                f"expected learned positions from 0 to {self.config.max_tokens - 1}, got "
-                f"{int(positions.min())} to {int(positions.max())}"
-            )
-
-    def embed(
-        self, tokens: Int[Tensor, "batch tokens"], layout: Layout
-    ) -> Float[Tensor, "batch tokens d_model"]:
+    def embed(self, tokens: TokenIds, layout: Layout) -> Hidden:
         """Return the input of the first block."""
         x = F.embedding(tokens, self.embedding)
         if self.config.scale_embedding:
@@ -264,8 +209,7 @@ class LanguageModel(nn.Module):
         if self.head_weight is not None:
             initializer.weight("head_weight", self.head_weight, init, head_std)
         initializer.bias("head_bias", self.head_bias, init, d_model)
-        if self.position_embedding is not None:
-            initializer.table("position_embedding", self.position_embedding, init)
+        initializer.table("position_embedding", self.position_embedding, init)
 
 
 def _check_call(tokens: object, cache: object) -> None:

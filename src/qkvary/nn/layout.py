@@ -1,8 +1,7 @@
 """The layout of the tokens of one call: positions, padding, documents and visibility.
 
-A layout is computed once per call and shared by all layers. This module also computes position
-tables: sinusoids, and rotations of a head's channels. Every table is computed in float64 from
-integer positions and then cast, so only the network's dtype determines its precision.
+A layout is computed once per call and shared by all layers. The tables of positions, sinusoids and
+rotations, are computed in float64 and then cast.
 """
 
 import functools
@@ -15,18 +14,15 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import Positions
-
-AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
-"""True or 1 for real tokens, False or 0 for padding."""
+from qkvary.nn.shapes import PerHead
 
 
 class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
-    The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
-    are the last ones in the sequence. Which tokens see each other depends on their index in the
-    sequence; score terms depend on the position. A window therefore counts tokens by their index,
-    including padding, whatever their positions are.
+    The keys belong to all tokens so far, old and new; the queries to the new ones, which come last.
+    Which tokens see each other depends on their index in the sequence, whatever their positions
+    are; score terms depend on the positions. So a window counts tokens including padding.
     """
 
     def __init__(
@@ -49,10 +45,9 @@ class Layout:
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: The document of each token, [batch, keys]; a token sees only tokens of its
-                document.
-            query_positions: Positions of the queries, [batch or 1, queries]. They are needed only
-                if the tokens of the queries are not among the keys, as in cross attention.
+            document_ids: The document of each token, [batch, keys], which sees no other documents.
+            query_positions: Positions of the queries, [batch or 1, queries], if their tokens are
+                not among the keys, as in cross attention.
         """
         if attention_mask is not None:
             if attention_mask.is_floating_point():
@@ -89,9 +84,6 @@ class Layout:
         self._hidden: dict[int, Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
-        self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
-        """The additive mask of keys that no query sees, by dtype; layouts of the same keys share
-        it."""
 
     @property
     def key_positions(self) -> Int[Tensor, "rows keys"]:
@@ -102,10 +94,7 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries.
-
-        The queries are the new tokens, unless positions of other queries were given.
-        """
+        """Positions of the queries: of the new tokens, unless others were given."""
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
@@ -121,33 +110,18 @@ class Layout:
         """Return the distance i - j from every key j to every query i, in tokens."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
-    def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """Return the layout of the same queries over the tokens of a memory (cross attention)."""
-        return Layout(
-            new_tokens=memory.shape[1],
-            device=memory.device,
-            attention_mask=memory_mask,
-            query_positions=self.query_positions,
-        )
-
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the layout with the same keys and other queries."""
-        other = Layout(
+        """Return the layout of the same keys with other queries, as in cross attention."""
+        return Layout(
             new_tokens=self.num_keys,
             device=self.device,
             attention_mask=self.attention_mask,
             positions=self.key_positions,
-            document_ids=self.document_ids,
             query_positions=positions,
         )
-        other.padding_penalties = self.padding_penalties
-        return other
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys, shared by layers that store this many.
-
-        Positions still count from the start of the sequence.
-        """
+        """Return the layout of the last ``num_keys`` keys; layers that store this many share it."""
         first = self.num_keys - num_keys
         if first == 0:
             return self
@@ -187,10 +161,7 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros.
-
-        An attention weight of zero alone would not remove a non-finite number.
-        """
+        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros."""
         if self.attention_mask is None:
             return x
         mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]
@@ -215,29 +186,17 @@ class Layout:
         )
 
     def penalty(
-        self,
-        *,
-        causal: bool,
-        window: int | None,
-        dtype: torch.dtype,
-        stride: int | None = None,
+        self, config: AttentionConfig, dtype: torch.dtype
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number:
-        adding a score cannot overflow and, in float32, changes nothing. So a row without visible
-        keys gives no NaN.
+        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number, so
+        that adding a score cannot overflow, and a row without visible keys gives no NaN.
         """
+        key = (config.causal, config.variant.window, config.variant.stride, dtype)
         if torch.compiler.is_compiling():
             # The compiler finds equal parts itself, and a recomputed block must not store anything.
-            return self._find_penalty(causal, window, stride, dtype)
-        if not causal and window is None and stride is None and self.document_ids is None:
-            # The same for all queries.
-            known = self.padding_penalties
-            if dtype not in known:
-                known[dtype] = self._find_penalty(causal, window, stride, dtype)
-            return known[dtype]
-        key = (causal, window, stride, dtype)
+            return self._find_penalty(*key)
         if key not in self._penalties:
             self._penalties[key] = self._find_penalty(*key)
         return self._penalties[key]
@@ -250,10 +209,9 @@ class Layout:
         of_keys: bool = False,
         tokens: int | None = None,
     ) -> "Rotation | None":
-        """Return the rotation of queries or keys; ``None`` for a layer that does not rotate.
+        """Return the rotation of queries or keys, which layers share; None without a rotation.
 
-        Layers with the same rotation share it. ``tokens`` is the length of the text, for a rotation
-        that depends on it.
+        ``tokens`` is the length of the text, for a rotation that depends on it.
         """
         channels = config.rotated_channels
         if not channels:
@@ -315,8 +273,7 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
-    Without a stride, these are the pairs at least a window apart; with a stride, only those of them
-    whose distance is not a multiple of the stride.
+    These are the pairs at least a window apart whose distance is not a multiple of the stride.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers"; here both form one pattern, the same for every head.
@@ -346,9 +303,8 @@ def sinusoid(
 class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
-    The first half of the rotated slice pairs with the second half. ``value_rope`` states how the
-    value is rotated if it shares the key's projection, or if the configuration asks for it.
-    Decoupled positions rotate all channels of separate heads.
+    The first half of the rotated slice pairs with the second half. Decoupled positions rotate all
+    channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """
@@ -362,8 +318,7 @@ class Rotation:
     ) -> None:
         """Compute cosines and sines.
 
-        ``tokens`` is the length of the text, for a rotation that depends on it; by default one more
-        than the highest position of any row.
+        ``tokens`` is the length of the text, by default one more than the highest position.
         """
         self.dim, scaling = config.rotated_channels, config.position.scaling
         self.factor = 1.0 if scaling is None else scaling.attention_factor
@@ -380,25 +335,21 @@ class Rotation:
             growth = 1 + scaling.query_growth * torch.log1p(turns)
             self.growth = growth[:, None, :, None].to(dtype)
 
-    def rotate(
-        self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
-    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+    def rotate(self, heads: PerHead, *, inverse: bool = False) -> PerHead:
         """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
-        still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
-        first, second = turned.chunk(2, dim=-1)
+        still, rotated = heads[..., : -self.dim], heads[..., -self.dim :]
+        first, second = rotated.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin
         parts = (still, first * self.cos - second * sin, second * self.cos + first * sin)
         return torch.cat(parts, dim=-1)
 
-    def turn_back(
-        self, rotated: Float[Tensor, "batch heads tokens head_dim"]
-    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+    def turn_back(self, rotated: PerHead) -> PerHead:
         """Undo the rotation of a tensor, including the rotation's factor."""
         back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:
             return back
-        still, turned = back[..., : -self.dim], back[..., -self.dim :]
-        return torch.cat((still, turned / self.factor**2), dim=-1)
+        still, rotated = back[..., : -self.dim], back[..., -self.dim :]
+        return torch.cat((still, rotated / self.factor**2), dim=-1)
 
 
 def rotary_angles(

@@ -43,7 +43,6 @@ _PLAIN = {Tensor, nn.Parameter}
 """The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,
 support only torch's operations."""
 
-
 _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes in which a module keeps its own hooks."""
 _GLOBAL_HOOKS = tuple(map("_global{}".format, _OWN_HOOKS))
@@ -61,11 +60,7 @@ def is_watched(layer: nn.Module) -> bool:
 
 
 def is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Return whether a call of a layer is ``x W^T + b`` and nothing else.
-
-    That holds for ``nn.Linear`` itself, parametrized or not, unless hooks watch it
-    (:func:`is_watched`).
-    """
+    """Return whether a layer is an ``nn.Linear``, parametrized or not, without hooks."""
     own = type(layer)
     is_linear = own is nn.Linear or type_before_parametrizations(layer) is nn.Linear
     return is_linear and not is_watched(layer)

@@ -1,7 +1,7 @@
 """Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
 
-Each form takes the features of query and key, ``phi(q)`` and ``phi(k)``, and returns sums of
-weighted values and sums of weights. The caller applies feature maps and the division.
+Each form takes the features ``phi(q)`` and ``phi(k)``, and returns sums of weighted values and of
+weights. The caller applies feature maps and the division.
 """
 
 from dataclasses import dataclass
@@ -82,8 +82,8 @@ def step(
 
     ``S_t = decay S_{t-1} + phi(k_t) v_t^T`` and ``y_t = phi(q_t) S_t``.
 
-    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4. The
-    decay is that of Kayyam et al. 2026, appendix A.1.
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4; the decay is that of
+    Kayyam et al. 2026, appendix A.1.
     """
     values, keys = key.mT @ value, key.sum(dim=2) if sums.has_weights else None
     if before is not None:
@@ -109,11 +109,10 @@ def attend_in_chunks(
     document_before: Int[Tensor, " batch"] | None = None,
     keep: bool = False,
 ) -> tuple[Mixture, State | None]:
-    """Return the sums for new tokens, from pairs within chunks and the states before them.
+    """Return the sums for new tokens, and the state after them if ``keep`` is set.
 
-    Also returns the state after the last token, which may be None unless ``keep`` is set. Keys are
-    zero for padding, and the tokens of a document are contiguous; ``document_before`` is the
-    document of the last earlier token.
+    Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
+    the document of the last earlier token.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -278,10 +277,7 @@ def _add_states(
     sums: Sums,
     documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add what all tokens before a chunk contribute to its sums of weighted values and of weights.
-
-    That is computed from the state at the start of the chunk.
-    """
+    """Add what the state at the start of each chunk contributes to its sums."""
     plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:

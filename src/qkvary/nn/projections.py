@@ -1,8 +1,7 @@
 """Computes query, key and value from a layer's input: projections, head norms, roles.
 
-A source is a learned projection, full or low-rank, or the input itself. The role terms of
-``arch.terms`` are applied between a source and the role that reads it: a norm, the expansion of a
-latent, a rotation. Independent of scores and caches.
+A source is a learned projection, full or low-rank, or the input itself. Between a source and the
+role that reads it are the role terms: a norm, the expansion of a latent, a rotation.
 """
 
 import math
@@ -20,6 +19,7 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Rotation
 from qkvary.nn.linear import apply, is_plain, linear
+from qkvary.nn.shapes import Hidden, PerHead
 
 FEW_ROWS = 16
 """Up to this number of tokens per batch, projections are not joined if no gradient is needed."""
@@ -36,14 +36,8 @@ class LowRank(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, rank))
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
-    def extra_repr(self) -> str:
-        """Return the sizes, for ``repr``."""
-        (rank, d_model), width = self.down.shape, self.weight.shape[0]
-        sizes = f"in_features={d_model}, out_features={width}"
-        return f"{sizes}, bias={self.bias is not None}, rank={rank}"
-
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
-        """Return the projection of ``x``."""
+        """Return the projection."""
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
@@ -97,9 +91,7 @@ def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
     return weight, None if bias is None else bias.detach().cpu().double()
 
 
-def split_heads(
-    flat: Float[Tensor, "batch tokens width"], heads: int
-) -> Float[Tensor, "batch heads tokens head_dim"]:
+def split_heads(flat: Float[Tensor, "batch tokens width"], heads: int) -> PerHead:
     """Cut the channels of a source into heads."""
     return flat.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -110,8 +102,7 @@ def project_together(
     """Apply several projections to one input.
 
     Those that are an ``nn.Linear`` without hooks are computed in a single matmul of their joined
-    weights. Joining the weights copies them. For few rows that copy takes at least as long as the
-    matmul, so decoding applies the projections one by one.
+    weights, except for few rows, where copying the weights takes at least as long as the matmul.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
@@ -128,11 +119,11 @@ def project_together(
 
 
 def make_query(
-    x: Float[Tensor, "batch tokens d_model"],
+    x: Hidden,
     source: Float[Tensor, "batch source_heads tokens head_dim"],
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
-) -> Float[Tensor, "batch heads tokens head_dim"]:
+) -> PerHead:
     """Return the query of every head from its source; residual forms also add ``x``."""
     form = config.variant.query_form
     if form == "plain":
@@ -162,8 +153,8 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    There are two forms: either each head is normalised separately, and all heads share one gain, or
-    the channels of all heads are normalised together. If key and value share a tensor, it is stored
+    Either each head is normalised separately, and all heads share one gain, or the channels of all
+    heads are normalised together (``is_wide``). If key and value share a tensor, it is stored
     normalised; a query from the same projection is taken before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
@@ -209,17 +200,15 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
     """Return the norm for a query or key, if the variant has such norms."""
     if config.variant.head_norm == "none":
         return None
-    eps, adds_one = config.scale.norm_eps, config.scale.norm_adds_one
-    if config.variant.head_norm == "qk-norm-wide":
-        return HeadNorm(width, eps=eps, adds_one=adds_one)
-    return HeadNorm(config.size_per_head, eps=eps, is_wide=False, adds_one=adds_one)
+    is_wide, scale = config.variant.head_norm == "qk-norm-wide", config.scale
+    width = width if is_wide else config.size_per_head
+    return HeadNorm(width, eps=scale.norm_eps, is_wide=is_wide, adds_one=scale.norm_adds_one)
 
 
 class Roles(NamedTuple):
     """Key and value of the stored tokens, as attention uses them, and any decoupled rotary key."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
@@ -235,8 +224,7 @@ class Heads(NamedTuple):
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None
     rotation: Rotation | None
     is_latent: bool
-    """Whether key and value are the latent that they are made from; the query is then projected
-    onto the latent."""
+    """Whether key and value are the latent, and the query is projected onto it."""
 
 
 class Latent(nn.Module):
@@ -262,14 +250,10 @@ class Latent(nn.Module):
 
     def expand(
         self, latent: Float[Tensor, "batch 1 tokens rank"]
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-    ]:
+    ) -> list[Float[Tensor, "batch kv_heads tokens head_dim"]]:
         """Return the key and value of a latent."""
-        heads = self.config.num_kv_heads
-        key, value = project_together(latent.squeeze(1), [self.key, self.value])
-        return split_heads(key, heads), split_heads(value, heads)
+        parts = project_together(latent.squeeze(1), [self.key, self.value])
+        return [split_heads(part, self.config.num_kv_heads) for part in parts]
 
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
@@ -300,9 +284,7 @@ class RoleMaker:
     """The norm of the key's source; the value is normalised too if it has the same source."""
     latent: Latent | None
 
-    def project(
-        self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]
-    ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
+    def project(self, x: Hidden, names: Collection[Source]) -> dict[str, PerHead]:
         """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
@@ -327,16 +309,17 @@ class RoleMaker:
             return Roles(key, value)
         if KEY_ROPE in stored:
             return Roles(key, value, rotation.rotate(stored[KEY_ROPE]))
-        turned = rotation.rotate(key)
+        rotated = rotation.rotate(key)
         if rotation.value_rope == "none":
-            return Roles(turned, value)
-        return Roles(turned, turned if value is key else rotation.rotate(value))
+            return Roles(rotated, value)
+        return Roles(rotated, rotated if value is key else rotation.rotate(value))
 
     def expand(self, roles: Roles) -> Roles:
         """Return key and value expanded from the latent; unchanged in a layer without a latent."""
         if self.latent is None:
             return roles
-        return Roles(*self.latent.expand(roles.key), roles.rope)
+        key, value = self.latent.expand(roles.key)
+        return Roles(key, value, roles.rope)
 
 
 def _multiply_groups(

@@ -1,7 +1,6 @@
 """8-bit weights: codes of a network's matrices, with one scale per 64 numbers of a row.
 
-Codes and scales replace the weights, which are decoded whenever a layer uses them; a native step
-uses the codes directly. ``cache_codes`` makes the codes.
+The weights are decoded whenever a layer uses them; a native step uses the codes directly.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """The roles of an attention layer as linear maps of its input, whatever the sharing.
 
-Sharing is expanded: each role has its own weight, which may equal that of another. Low-rank
-products and maps are multiplied out, and an identity role is a unit matrix. Scales, rotations and
-score terms are not part of the maps.
+Low-rank products and query maps are multiplied out, and an identity role is a unit matrix. Scales,
+rotations and score terms are not part of the maps.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """The scores of attention as an object, and the score terms that change it.
 
-There is one class for each score term in ``arch.terms``, under the same name. A term takes scores
-and returns scores: it fills a field of :class:`Scores`. The role terms are in ``nn.projections``.
-Independent of what the core does with the scores.
+There is one class for each score term in ``arch.terms``, under the same name; it fills a field of
+:class:`Scores`. The role terms are in ``nn.projections``.
 """
 
 import functools
@@ -21,6 +20,7 @@ from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, find_far, interleave_sinusoids
+from qkvary.nn.shapes import Pairs
 
 T = TypeVar("T")
 
@@ -37,8 +37,8 @@ class Scores:
     """The rotated queries of decoupled positions."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
-    products: Float[Tensor, "batch heads queries keys"] | None = None
-    """``scale q k^T`` with single entries changed by a term; None if no term has computed it."""
+    products: Pairs | None = None
+    """``scale q k^T`` if a term has changed single entries, else None."""
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor of ``q k^T``."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
@@ -62,7 +62,7 @@ class Scores:
             query, key = append_key_bias(query, key, self.key_bias, 1.0 / self.temperature)
         return query, key, 1.0
 
-    def multiply(self) -> Float[Tensor, "batch heads queries keys"]:
+    def multiply(self) -> Pairs:
         """Return a new tensor of the scores, without the pair bias."""
         if self.products is None:
             query, key, scale = self.fold()
@@ -75,8 +75,7 @@ class Scores:
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
         """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        As the two are separate, the key can also be the value, and the rotary key is not copied for
-        each KV head. The sum of both scores is in float32 or wider.
+        So the key can also be the value, and the rotary key is not copied for each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -95,7 +94,7 @@ class Scores:
 def content_scores(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
-) -> Float[Tensor, "batch heads queries keys"]:
+) -> Pairs:
     """Return the dot products of each query head with the key head of its group."""
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -153,7 +152,7 @@ class ScoreTerm(nn.Module):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of s K K^T is divided by its mean or norm: :func:`normalise_diagonal`."""
+    """The diagonal of s K K^T is divided by its mean or norm (:func:`normalise_diagonal`)."""
 
     needs_products = True
     own_scale: float | None = 1.0
@@ -319,9 +318,8 @@ class Temperature(ScoreTerm):
 class Decay(ScoreTerm):
     """In linear attention, multiply the weight of a key that is n tokens before the query by f^n.
 
-    Each KV head has a separate factor f below 1. A fixed factor, or the initial value of a learned
-    one, is 1 - 2^(-5 - h) for KV head h. Like the size of a window, the distance n counts tokens by
-    their index in the sequence, whatever their positions are.
+    A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h. The
+    distance n counts tokens by their index in the sequence, whatever their positions are.
 
     Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
     """
@@ -378,19 +376,19 @@ def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
 
 
 def normalise_diagonal(
-    scores: Float[Tensor, "batch heads queries keys"],
+    scores: Pairs,
     squares: Float[Tensor, "batch heads keys"],
     config: AttentionConfig,
     *,
     factor: float = 1.0,
     valid: Bool[Tensor, "batch keys"] | None,
     documents: Int[Tensor, "batch keys"] | None,
-) -> Float[Tensor, "batch heads queries keys"]:
+) -> Pairs:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. In a
-    layer with a window, mean and norm cover only the window. ``squares`` is the diagonal over all
-    keys, scale included; the normalised diagonal is multiplied by ``factor``.
+    So causal layers use the running mean or norm, and layers with a window that of the window.
+    ``squares`` is the diagonal over all keys, scale included; the normalised diagonal is multiplied
+    by ``factor``.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
@@ -428,11 +426,7 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return, for each token, the sum of ``terms`` over the tokens that ``members`` names.
-
-    These are the tokens in its document, window and stride. In causal layers, only tokens up to
-    that token count.
-    """
+    """Return the sum of ``terms`` over the members of each token, in causal layers so far."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

@@ -9,6 +9,7 @@ from qkvary.arch.networks import VisionTransformerConfig
 from qkvary.nn.blocks import Stack, initialize
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear import apply
+from qkvary.nn.shapes import LayerMaps
 
 
 class VisionTransformer(nn.Module):
@@ -55,9 +56,7 @@ class VisionTransformer(nn.Module):
         """Return the logits for a hidden state of the class token."""
         return self.head_out(features if self.head_in is None else F.gelu(self.head_in(features)))
 
-    def attention_maps(
-        self, images: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+    def attention_maps(self, images: Float[Tensor, "batch channels rows columns"]) -> LayerMaps:
         """Return the attention probabilities of every layer, without dropout."""
         x = self._embed(images)
         layout = Layout(new_tokens=x.shape[1], device=x.device)
@@ -85,6 +84,5 @@ class VisionTransformer(nn.Module):
         initializer.linear("patch", self.patch, init)
         initializer.table("class_token", self.class_token, init)
         initializer.table("position_embedding", self.position_embedding, init)
-        if self.head_in is not None:
-            initializer.linear("head_in", self.head_in, init)
+        initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)

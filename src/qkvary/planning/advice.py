@@ -34,11 +34,9 @@ CONVERSION_PRICE = (
     "measured on SmolLM2-135M, the loss rises by 0.086 ± 0.006 nats per token without training and "
     "by 0.015 ± 0.005 after a million tokens of healing; an 8-bit cache adds 0.001"
 )
-"""The measured increase in loss when a conversion halves the cache
-(``studies/ours/cache-conversion``)."""
+"""Measured by the study ``cache-conversion``."""
 SMALL = 600_000_000
-"""Models with fewer parameters are compared with the papers' 300M networks, larger ones with their
-1.2B."""
+"""Models with fewer parameters are compared with the papers' 300M networks, others with 1.2B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +45,12 @@ class ServedVariant(Candidate):
 
     plan: ServingPlan
     state_bytes: int
-    """Bytes of one user's cache that do not grow with the context: the states of linear
-    attention."""
+    """Bytes of one user's cache that do not grow with the context."""
     quality: Quality | None
     """The published change of perplexity relative to QKV."""
     status: RowStatus
     """Whether another variant in the same format dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants that dominate this one: they need no more cache and are no worse."""
 
     @property
     def cache(self) -> Format:
@@ -77,12 +73,11 @@ def serve_variants(
     not returned, but they can dominate the returned candidates.
     """
     shown = {candidate.label for candidate in candidates}
-    hidden = [extra for extra in hidden_candidates if extra.label not in shown]
+    compared = [*candidates, *(one for one in hidden_candidates if one.label not in shown)]
+    qualities = [published_change(candidate, size) for candidate in compared]
     served: list[ServedVariant] = []
     for number, cache in enumerate(formats):
-        compared = [*candidates, *hidden]
         plans = [plan_serving(candidate.model, demand, cache) for candidate in compared]
-        qualities = [published_change(candidate, size) for candidate in compared]
         # Exact savings compute the same function: they neither dominate nor are dominated.
         statuses = compare(
             {
@@ -116,8 +111,7 @@ def serve_variants(
 def published_change(candidate: Candidate, size: Size) -> Quality | None:
     """Return the published quality of a variant, or ``None``.
 
-    Published head sharing is matched by group size, four query heads per KV head, not by the number
-    of KV heads: GQA-4 of 16 heads and GQA-8 of 32 are equivalent.
+    Head sharing is matched by group size: GQA-4 of 16 heads and GQA-8 of 32 are equivalent.
     """
     if candidate.label == AS_IT_IS:
         return None
@@ -145,20 +139,15 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
     now = [row for row in first if row.saving is not None and _needs_fewer(row, original)]
-    exact = [
-        f"unchanged: {_held(original.plan)}",
-        *(f"{row.saving}: {_held(row.plan)}" for row in now),
-    ]
-    fewer = [
-        plan
-        for plan in (
-            plan_serving(original.model, demand, form)
-            for form in map(parse_format, LOSSY_FORMATS)
-            if form.bits < original.cache.bits
-        )
+    exact = [f"unchanged: {_held(original.plan)}"]
+    exact += [f"{row.saving}: {_held(row.plan)}" for row in now]
+    forms = [form for form in map(parse_format, LOSSY_FORMATS) if form.bits < original.cache.bits]
+    plans = [plan_serving(original.model, demand, form) for form in forms]
+    bits = [
+        f"{plan.cache.name}: {_held(plan)}"
+        for plan in plans
         if plan.user_bytes < original.plan.user_bytes
     ]
-    bits = [f"{plan.cache.name}: {_held(plan)}" for plan in fewer]
     better = (row for row in _rank(first) if not row.is_original)
     trained = next((row for row in better if _needs_fewer(row, original)), None)
     return (
@@ -180,10 +169,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield a sentence on the benefits and costs of converting the model to half its cache size.
-
-    Nothing is yielded if some layers cannot be converted.
-    """
+    """Yield a sentence on converting the model to half its cache size, if that is possible."""
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"
@@ -238,7 +224,6 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published numbers."
             )
-    yield from _at_equal_cost(first)
     both = next((row for row in first if row.label == "Q-MQA"), None)
     if both is not None and any(row.label == "MQA" for row in first):
         yield STACKING_REMARK.format(change=_change(both))
@@ -246,10 +231,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield a warning that llama.cpp is slow for K=V with several KV heads.
-
-    llama.cpp has no kernel for K=V with several KV heads.
-    """
+    """Yield a warning about K=V with several KV heads, for which llama.cpp has no kernel."""
     for row in rows:
         attention = row.model.layers[0].attention
         if not isinstance(attention, ProjectedAttention):
@@ -318,24 +300,3 @@ def _change(row: ServedVariant) -> str:
     if quality.change_percent == 0:
         return "the baseline"
     return f"{quality.printed} perplexity"
-
-
-def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield comparisons of K=V with variants of equal cache size or equal parameter count.
-
-    Nothing is yielded if the quality of K=V was not published for this size.
-    """
-    tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
-    if tied is None or tied.quality is None:
-        return
-    yield (
-        "At equal cache and equal parameters the alternative to K=V is half as many KV heads "
-        "(Q-K=V against GQA with half the heads): that run was never published."
-    )
-    queries = quality_of("Q=K-V", tied.quality.size)
-    if queries is not None:
-        yield (
-            "At equal parameters K=V is the better projection to share: "
-            f"{tied.quality.printed} against {queries.printed} for "
-            "Q=K-V, which saves no cache."
-        )

@@ -23,8 +23,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 FEWEST_TOKENS = 16
 """The smallest possible start of the context axis, in tokens."""
 DEFAULT_FIRST = 1024
-"""The usual start of the context axis, in tokens; a window or a requested context that is shorter
-moves it."""
+"""The start of the context axis, in tokens, unless a window or the requested context is shorter."""
 MOST_DOUBLINGS = 24
 """The maximum length of the context axis in doublings."""
 Point = tuple[float, float]
@@ -74,7 +73,6 @@ class PublishedPoint(Quality):
     status: Status
     """Whether another variant of its size dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants that dominate this one: no larger cache and no worse quality."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +110,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     ]
     if not curves:
         return None
+    drawn = [name for curve in curves for name in curve.names]
     return CacheCurves(
         curves=tuple(sorted(curves, key=lambda curve: -curve.points[-1][1])),
         cache=cache,
@@ -121,9 +120,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         device=demand.device.title,
         memory_bytes=demand.device.memory_bytes,
         free_bytes=demand.usable_bytes - weight_bytes(model, demand.weights),
-        left_out=tuple(
-            name_row(row) for held, rows in found.items() if min(held) <= 0 for row in rows
-        ),
+        left_out=tuple(name for name in map(name_row, plan.candidates.rows) if name not in drawn),
     )
 
 
@@ -167,18 +164,14 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return both ends of the context axis, and the contexts at which curves are computed.
-
-    The ends are powers of 2 that are chosen from the context, the model's maximum and its shortest
-    window. Curves are computed at four contexts per doubling, and at every context where a curve
-    may bend.
-    """
+    """Return both ends of the context axis, which are powers of 2, and the contexts to compute."""
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
     low = max(low, high >> MOST_DOUBLINGS)
     first, last = low.bit_length() - 1, high.bit_length() - 1
+    # Four contexts per doubling, and every context where a curve may bend.
     regular = {round(2 ** (quarter / 4)) for quarter in range(4 * first, 4 * last + 1)}
     bends = {context, model.max_tokens or context}
     bends |= {window + shift for window in windows for shift in (-1, 0)}

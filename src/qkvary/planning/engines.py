@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from qkvary.arch.models import Model
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.engines import (
-    VllmSettings,
+    CHUNKS_IN_FLIGHT,
     allocate_llama_cpp,
     allocate_static,
     allocate_vllm,
@@ -29,8 +29,7 @@ class EngineRow:
 
     engine: str
     user_bytes: int | None = None
-    """Bytes of one user's cache at the full context, over all devices of a replica; ``None`` if the
-    engine's rules do not cover the model."""
+    """Bytes of one user's cache on all devices; ``None`` if no rule covers the model."""
     users: int | None = None
     """Number of users whose cache fits into one replica next to the weights."""
     tokens: int | None = None
@@ -61,8 +60,10 @@ def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[En
 
 
 def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: int) -> EngineRow:
-    settings = VllmSettings(chunk=default_chunk(demand.device), devices=devices)
-    cache = allocate_vllm(model, context=demand.context, stored_as=plan.cache, settings=settings)
+    chunk = default_chunk(demand.device)
+    cache = allocate_vllm(
+        model, context=demand.context, stored_as=plan.cache, chunk=chunk, devices=devices
+    )
     tokens = ", ".join(f"{block:,}" for block in sorted({block for block, _ in cache.groups}))
     divided = f"; heads divided among {devices} devices" if devices > 1 else ""
     return EngineRow(
@@ -71,7 +72,7 @@ def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: i
         users=cache.users(free),
         tokens=None if plan.devices_per_replica is None else cache.tokens(free),
         remark=f"blocks of {tokens} tokens, {count(len(cache.groups), 'group')} of layers, prefill "
-        f"chunks of {settings.chunk:,} tokens, {settings.chunks_in_flight} in flight{divided}",
+        f"chunks of {chunk:,} tokens, {CHUNKS_IN_FLIGHT} in flight{divided}",
     )
 
 

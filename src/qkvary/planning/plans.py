@@ -5,11 +5,9 @@ Never imports torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
-from qkvary.arch.parts import check_word
 from qkvary.arch.published_quality import TASK_REMARKS
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.candidates import Candidates, choose_candidates
@@ -18,7 +16,6 @@ from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
-from qkvary.costs.training import Precision
 from qkvary.planning.advice import (
     Goal,
     ServedVariant,
@@ -44,11 +41,9 @@ class Answer:
     savings: SavingsReport | None = None
     """The exact savings with the given weights; ``None`` for training."""
     engines: tuple[EngineRow, ...] = ()
-    """The cache of the given model as each engine allocates it, in the first format; none for
-    training."""
+    """The cache of the given model as each engine allocates it; none for training."""
     summary: tuple[str, ...]
-    """One sentence each on exact serving today, on a low-bit cache and on training; for a plan
-    of training, the variant to train."""
+    """The answer in sentences."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]
@@ -60,19 +55,14 @@ class Plan:
     """A question together with its answer, in the form that reports show."""
 
     model: Model
-    """The given model."""
     layers: str
     """The model's kinds of attention, in words."""
     candidates: Candidates
-    """The model and its variants."""
     demand: Demand
-    """The workload to serve, and the device."""
     formats: tuple[Format, ...]
     """The formats of the cache; charts show the first."""
     task: TaskKind
-    """The kind of task."""
     answer: Answer
-    """The answer for every variant."""
     regime: Regime | None
     """The settings of training; ``None`` for a serving plan."""
     notes: tuple[str, ...]
@@ -97,7 +87,7 @@ def make_plan(
     Args:
         model: The model.
         demand: The workload and the device.
-        formats: The formats of the cache.
+        formats: The formats of the cache, at least one.
         labels: The variants, or their labels; if empty, those worth comparing.
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
@@ -105,14 +95,9 @@ def make_plan(
         decimal: Whether reports write memory in powers of ten.
 
     Raises:
-        ValueError: for an invalid label, an unknown goal or kind of task, or no format.
+        ValueError: for an invalid label.
     """
     regime = regime or Regime()
-    check_word("goal", goal, get_args(Goal))
-    check_word("task", task, get_args(TaskKind))
-    check_word("precision", regime.precision, get_args(Precision))
-    if not formats:
-        raise ValueError("expected at least one format of the cache, got none")
     candidates = choose_candidates(model, labels)
     serves = goal == "serving" and task == "causal" and model.is_causal
     notes = collect_notes(model, candidates, demand.context, encoder_tokens=demand.encoder_tokens)
@@ -133,17 +118,11 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan serving for all candidates in all formats.
-
-    The report of exact savings and the comparison of engines use only the first format.
-    """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.
-    hidden_candidates = choose_candidates(model).rows
-    rows = serve_variants(
-        candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates
-    )
+    hidden = choose_candidates(model).rows
+    rows = serve_variants(candidates.rows, demand, formats, size=size, hidden_candidates=hidden)
     return Answer(
         rows=rows,
         savings=find_savings(
@@ -162,7 +141,6 @@ def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Fo
 def _answer_training(
     candidates: Candidates, demand: Demand, regime: Regime, task: TaskKind
 ) -> Answer:
-    """Plan the training of every candidate on one device."""
     # How the cache is stored does not matter here.
     distinct = [row for row in candidates.rows if row.saving is None]
     size = nearest_size(model_parameters(candidates.original.model).total)

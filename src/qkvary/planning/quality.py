@@ -7,13 +7,13 @@ imports torch.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from qkvary.arch.labels import canonical_label
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, QualityTable, Size
+from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, Size
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.text.printed import printed_interval, useful_decimals
@@ -44,7 +44,6 @@ class Quality:
     """The published change of a variant's validation perplexity relative to QKV."""
 
     variant: str
-    """The canonical label of the variant."""
     size: Size
     change_percent: float
     """The change of perplexity in percent, recomputed from the two published perplexities."""
@@ -78,13 +77,12 @@ class Quality:
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
-    """Return a variant's published change in perplexity relative to QKV.
+    """Return a variant's published change in perplexity relative to QKV; None without one.
 
-    Returns None if nothing was published for the variant at this size. The number in a GQA label
-    counts KV heads, so the papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
+    The papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
     """
     variant = canonical_label(label)
-    table = _table(size)
+    table = LANGUAGE_MODELS[size]
     own, base = table.variants.get(variant), table.variants[BASELINE]
     if own is None:
         return None
@@ -106,17 +104,16 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
 
 def qualities(size: Size = "300M") -> tuple[Quality, ...]:
     """Return the published change in perplexity of every variant at this size, QKV first."""
-    found = (quality_of(label, size) for label in _table(size).variants)
+    found = (quality_of(label, size) for label in LANGUAGE_MODELS[size].variants)
     return tuple(quality for quality in found if quality is not None)
 
 
 def compare(
     places: Mapping[str, tuple[float, Quality]],
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
-    """Compare variants by cost and published quality.
+    """Return for each variant whether it is dominated, how certainly, and by which variants.
 
-    Returns for each variant whether it is dominated, how certainly, and by which variants. A
-    dominating variant costs no more and is no worse, and is strictly better in one of the two.
+    A dominating variant costs no more and is no worse, and is strictly better in one of the two.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -138,22 +135,13 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of a cache of ``tokens`` tokens with 16-bit entries.
-
-    The cache is that of the papers' model of this size, with the variant ``label`` as attention.
-    """
+    """Return the bytes of a cache of ``tokens`` tokens in the papers' model, in 16 bits."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 
 def change(before: float, after: float) -> float:
     """Return the relative change from ``before`` to ``after`` in percent."""
     return 100 * (after / before - 1)
-
-
-def _table(size: Size) -> QualityTable:
-    if size not in LANGUAGE_MODELS:
-        raise ValueError(f"expected one of the sizes {', '.join(get_args(Size))}, got {size!r}")
-    return LANGUAGE_MODELS[size]
 
 
 def _caveats(variant: str, size: Size) -> list[str]:

@@ -50,7 +50,8 @@ def train_variants(
 
     ``size`` names the papers' model from which the published changes in perplexity are taken.
     """
-    speeds = _published_speeds() if size == "300M" else {}
+    printed = LANGUAGE_MODELS["300M"].variants if size == "300M" else {}
+    speeds = {label: one.tokens_per_second for label, one in printed.items()}
     rows: list[TrainedVariant] = []
     for candidate in candidates:
         quality = published_change(candidate, size)
@@ -121,9 +122,3 @@ def _explain_misfit(base: TrainedVariant) -> str:
         "No sequence fits with the weights, gradients and optimizer of the given model on one "
         f"device: shard them, {fewer}or shorten --context."
     )
-
-
-def _published_speeds() -> dict[str, float]:
-    """Return the published training speeds of the 300M models, in tokens per second, by label."""
-    printed = LANGUAGE_MODELS["300M"].variants.items()
-    return {label: one.tokens_per_second for label, one in printed if one.tokens_per_second}

@@ -38,7 +38,6 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
 def text_data(measured: TextMeasurement) -> dict[str, Any]:
     """Return all scores of a text by name."""
     found: dict[str, Any] = {
-        "data": [str(path) for path in measured.reading.data],
         "protocol": measured.protocol,
         "made_for": measured.made_for,
         "text": _describe_text(measured.score),
@@ -62,7 +61,7 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
     """Return all scores of tasks by name."""
     scores = {name: _describe_score(score) for name, score in measured.scores.items()}
     return {
-        **pick(measured, "lm_eval limit=reading.limit against"),
+        **pick(measured, "lm_eval limit against"),
         "tasks": {name: score for name, score in scores.items() if name in LOCAL_TASKS},
         "mean_of_five": measured.mean and _describe_metrics(measured.mean),
         "other_tasks": {name: one for name, one in scores.items() if name not in LOCAL_TASKS},
@@ -74,18 +73,19 @@ def _describe_score(score: TaskScore) -> dict[str, Any]:
     overlap, perplexity = score.contamination, score.metrics.get("perplexity")
     return {
         **dataclasses.asdict(score),
-        **_describe_metrics(score),
+        **_describe_metrics(score.metrics),
         "perplexity": perplexity and perplexity.value,
         "metrics": {name: _describe_metric(metric) for name, metric in score.metrics.items()},
         "contamination": overlap
-        and {**pick(overlap, "questions shared"), **_describe_metrics(overlap)},
+        and {**pick(overlap, "questions shared"), **_describe_metrics(overlap.metrics)},
     }
 
 
-def _describe_metrics(score: Metrics) -> dict[str, Any]:
+def _describe_metrics(metrics: Metrics) -> dict[str, Any]:
+    names = {"accuracy": "acc", "normalised": "acc_norm"}
     return {
-        "accuracy": score.accuracy and _describe_metric(score.accuracy),
-        "normalised": score.normalised and _describe_metric(score.normalised),
+        name: _describe_metric(metrics[own]) if own in metrics else None
+        for name, own in names.items()
     }
 
 

@@ -190,12 +190,13 @@ def _solving(table: Table) -> Section:
 def _curves(summary: Summary) -> Section:
     by_setting: dict[str, list[LearningCurve]] = {}
     for curve in summary.curves:
-        by_setting.setdefault(curve.setting, []).append(curve)
+        if curve.steps:
+            by_setting.setdefault(curve.setting, []).append(curve)
     metrics = {run.setting: run.metric for run in summary.runs if run.metric}
     blocks: list[Block] = []
     for index, (setting, curves) in enumerate(by_setting.items(), start=1):
         headline = headline_quantity(curves, metrics.get(setting, ""))
-        shown = [curve for curve in curves if curve.quantity == headline and curve.steps]
+        shown = [curve for curve in curves if curve.quantity == headline]
         if shown:
             blocks.append(
                 Group(

@@ -48,7 +48,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
 }
-"""Versions on which the last bits of a run depend."""
+"""Versions on which the last bits of a run depend; ``rounding`` is 0 in older checkpoints."""
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -191,7 +191,8 @@ class _Trainer:
         self.stored_step = self.state.step
         self.anneal(self.model)
         self.journal = self.open_journal(FileEntry(**cast("dict[str, Any]", about["journal"])))
-        versions = {key: (about[key], now) for key, now in _VERSIONS.items() if about[key] != now}
+        before = {"rounding": 0, **about}
+        versions = {key: (before[key], now) for key, now in _VERSIONS.items() if before[key] != now}
         changed = {**self.changed, **versions}
         self.log(
             "resumed",

@@ -151,14 +151,11 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
-        best = values["best"]
-        return cls(
-            **{
-                **values,
-                "guards": GuardState(**values["guards"]),
-                "best": None if best is None else BestStep(**best),
-            }
-        )
+        fields: dict[str, Any] = {**values, "guards": GuardState(**values["guards"])}
+        # States that were stored before runs could test their best step lack ``best``.
+        if fields.get("best") is not None:
+            fields["best"] = BestStep(**fields["best"])
+        return cls(**fields)
 
     def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
         """Return the metrics for a run's outcome."""

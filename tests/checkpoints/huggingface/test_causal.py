@@ -16,7 +16,6 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.cache import NetworkCache
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM, register
 from qkvary.costs.network import network_costs
-from qkvary.nn.cache_quantized import LEAST_GROWTH
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.equal_networks import same_weights
 from tests.checkpoints.huggingface.causal_models import (
@@ -130,8 +129,8 @@ def test_a_quantised_cache_holds_codes_of_the_key_alone(bits: int, gate: float) 
     )
     expected = generate(model, ids, max_new_tokens=4)
     # Codes of 5 channels take 5 or 3 bytes, and a scale takes 4; 2 tokens are kept as they are.
-    # There was no room for the first that came after the prompt, and there is for more now.
-    tokens, heads = LENGTH - 2 + LEAST_GROWTH, 4
+    # The last of the 4 new tokens was not fed back.
+    tokens, heads = LENGTH + 3 - 2, 4
     coded = tokens * heads * ((5 if bits == 8 else 3) + 4)
     assert found.past_key_values.nbytes == 3 * 2 * (coded + 2 * 20 * 8)
     assert 0 < distance(found.scores[1][:1], expected.scores[1][:1]) < gate

@@ -50,7 +50,6 @@ SENTENCES = st.lists(
     questions=st.lists(SENTENCES, max_size=5),
     planted=st.integers(0, 4),
     run=st.sampled_from([1, 2, 3, 13]),
-    block=st.sampled_from([1, 3, 50, 10_000]),
     is_cut=st.booleans(),
 )
 def test_matches_equal_those_of_a_plain_search(
@@ -60,12 +59,10 @@ def test_matches_equal_those_of_a_plain_search(
     questions: list[str],
     planted: int,
     run: int,
-    block: int,
     is_cut: bool,
 ) -> None:
     asked = [*questions, f"x {documents[planted % len(documents)]} y", LONG]
-    for name, value in (("RUN", run), ("_BLOCK", block)):
-        monkeypatch.setattr(contamination, name, value)
+    monkeypatch.setattr(contamination, "RUN", run)
     data = made(tmp_path, documents, is_cut)
     assert find(data, asked) == [shares_a_run(one, documents, run) for one in asked]
 

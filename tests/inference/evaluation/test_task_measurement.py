@@ -20,9 +20,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation import task_measurement
-from qkvary.inference.evaluation.local_tasks import FIVE, LOCAL_TASKS
+from qkvary.inference.evaluation.local_tasks import FIVE, LOCAL_TASKS, expand_tasks
 from qkvary.inference.evaluation.network_lm import NetworkLM, _sampling
-from qkvary.inference.evaluation.reading import TaskReading
 from qkvary.inference.evaluation.task_measurement import (
     PreparedTasks,
     measure_tasks,
@@ -70,7 +69,7 @@ def model() -> LanguageModel:
 
 
 def prepare(folder: Path | None, *names: str, **options: Any) -> PreparedTasks:
-    return prepare_tasks(TaskReading(tasks=names, task_data=folder, **options))
+    return prepare_tasks(expand_tasks(names), task_data=folder, **options)
 
 
 def load(folder: Path, name: str, fewshot: int | None = 0) -> Any:
@@ -262,10 +261,10 @@ def test_answers_are_those_of_the_network(folder: Path, model: LanguageModel) ->
             task.config.test_split,
             task.fewshot_cfg.split,
         )
-        assert found.accuracy
+        assert found.metrics["acc"]
         if name == "lambada":
             assert lost
-            assert found.accuracy.chance is None
+            assert found.metrics["acc"].chance is None
             mean = statistics.mean(one for (one,) in answers.values())
             assert found.metrics["perplexity"].value == pytest.approx(math.exp(-mean), rel=1e-4)
             continue
@@ -276,12 +275,14 @@ def test_answers_are_those_of_the_network(folder: Path, model: LanguageModel) ->
         ]
         best = [max(range(len(one)), key=one.__getitem__) for one in answers.values()]
         hits = [float(a == b) for a, b in zip(best, right, strict=True)]
-        assert dataclasses.asdict(found.accuracy) == expect(hits, list(map(len, answers.values())))
-        assert (found.normalised is None) == (name == "winogrande")
+        assert dataclasses.asdict(found.metrics["acc"]) == expect(
+            hits, list(map(len, answers.values()))
+        )
+        assert (found.metrics.get("acc_norm") is None) == (name == "winogrande")
     assert measured.mean
     parts = [measured.scores[name].metrics for name in FIVE]
     for label in ("acc", "acc_norm"):
-        mean, used = measured.mean.metrics[label], [one.get(label, one["acc"]) for one in parts]
+        mean, used = measured.mean[label], [one.get(label, one["acc"]) for one in parts]
         assert mean.value == pytest.approx(statistics.mean(one.value for one in used))
         assert mean.chance == pytest.approx(statistics.mean(one.chance or 0 for one in used))
         assert mean.error == pytest.approx(math.hypot(*(one.error for one in used)) / 5)
@@ -406,36 +407,6 @@ def test_what_cannot_be_evaluated_is_one_sentence(stock: Path, model: LanguageMo
         measure_tasks(LoadedModel(model, CharacterTokenizer("abc")), prepare(None, "choosing"))
 
 
-def test_files_of_a_folder_come_before_the_hub(stock: Path, model: LanguageModel) -> None:
-    """Of the questions, the second and the third are in the file."""
-    whole = measure(model, None, "choosing", "reading")
-    files = stock / "files"
-    files.mkdir()
-    write_rows(files / "choosing_test.jsonl", ROWS[1:])
-    (files / "choosing_train.jsonl").write_text("no split of the task")
-    local = measure(model, files, "choosing", "reading")
-    assert (whole["choosing"].documents, local["choosing"].documents) == (3, 2)
-    assert local["reading"] == whole["reading"]
-    (stock / "rows.jsonl").unlink()
-    assert measure(model, files, "choosing")["choosing"] == local["choosing"]
-    for damaged in ("not json", "[1, 2]", ""):
-        (files / "choosing_test.jsonl").write_text(damaged)
-        with pytest.raises(DamagedError, match=r"choosing_test\.jsonl.* question"):
-            measure(model, files, "choosing")
-
-
-def test_a_split_of_examples_is_read_from_its_file(stock: Path) -> None:
-    config = stock / "choosing.yaml"
-    config.write_text(config.read_text() + "fewshot_split: dev\n")
-    write_rows(stock / "choosing_test.jsonl", ROWS[1:])
-    write_rows(stock / "choosing_dev.jsonl", ROWS[:1])
-    task = prepare(stock, "choosing", fewshot=1).load()["tasks"]["choosing"]
-    prompt = task.fewshot_context(task.eval_docs[0], 1)
-    assert prompt == "Q: one and one A: two\n\nQ: sky A:"
-    with pytest.raises(UsageError, match=r"0 to 1 few-shot .* \(choosing_dev.jsonl\), got 2"):
-        prepare(stock, "choosing", fewshot=2).load()
-
-
 @pytest.mark.usefixtures("stock")
 def test_a_hub_without_an_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The libraries would retry for more than a minute."""
@@ -472,9 +443,9 @@ def test_what_is_ours_is_not_blamed_on_the_hub(
 
 def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
     lm: Any = NetworkLM(model, ByteTokenizer(), batch_size=1)
-    options = {"until": [str(n) for n in range(65)]}
+    options = {"until": [str(n) for n in range(65)], "max_gen_toks": 7}
     request = SimpleNamespace(args=("a", options), task_name="mine")
-    with pytest.raises(UsageError, match=r"at most 64 stop strings .*, got 65 in mine"):
+    with pytest.raises(ValueError, match="at most 64 stop strings, got 65"):
         lm.generate_until([request])
     found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
     assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.nn.decoding import build, choice, native, triton_attention
+from qkvary.nn.decoding import build, decode, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
 # A machine without a compiler is normal, and has no native step to test.
@@ -30,5 +30,5 @@ def narrower(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test knows which kernel failed in another one, and none is pinned."""
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "_started", {})
+    monkeypatch.delenv(decode.VARIABLE, raising=False)
+    monkeypatch.setattr(decode, "_started", {})

@@ -62,6 +62,7 @@ def test_a_library_is_built_once_with_the_first_flags_that_work(
     assert made.parent == folder
     assert made.read_text("utf-8") == GOOD
     assert len(compiler.read_text("utf-8").splitlines()) == 2
+    assert not build.will_build([source])
     assert build.build([source]) == made
     assert len(compiler.read_text("utf-8").splitlines()) == 2
     assert [path for path in folder.iterdir() if path.suffix == ".so"] == [made]
@@ -71,39 +72,17 @@ def test_processes_that_begin_at_once_build_one_library(
     source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of several threads here has a lock of its own, as processes have."""
-    waits = [threading.Barrier(3).wait] * 3
-    is_whole = build._is_whole
+    wait, make_directory = threading.Barrier(3).wait, build.make_directory
 
-    def look(library: Path) -> bool:
-        found = is_whole(library)
-        if waits:
-            waits.pop()()
-        return found
+    def make_together(folder: Path) -> None:
+        wait()
+        make_directory(folder)
 
-    monkeypatch.setattr(build, "_is_whole", look)
+    monkeypatch.setattr(build, "make_directory", make_together)
     with ThreadPoolExecutor(3) as pool:
         made = list(pool.map(lambda _: build.build([source]), range(3)))
     assert len(set(made)) == 1
-    assert is_whole(Path(str(made[0])))
     assert len(compiler.read_text("utf-8").splitlines()) == 2
-
-
-@pytest.mark.parametrize("damage", [GOOD[:9], "", GOOD.replace("42", "43"), None])
-def test_a_damaged_library_is_built_anew(
-    source: Path, compiler: Path, folder: Path, damage: str | None
-) -> None:
-    """To load half a library ends the process."""
-    made = build.build([source])
-    assert made is not None
-    assert not build.will_build([source])
-    if damage is None:
-        made.unlink()
-    else:
-        made.write_text(damage, "utf-8")
-    assert build.will_build([source])
-    assert build.build([source]) == made
-    assert made.read_text("utf-8") == GOOD
-    assert not build.will_build([source])
 
 
 @pytest.mark.parametrize("place", ["file/below", None])
@@ -123,7 +102,6 @@ def test_what_cannot_be_kept_is_built_for_the_process_alone(
             assert loaded[0].read_text("utf-8") == GOOD
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert not build.can_keep()
     assert build.will_build([source])
     assert build.load([source]) is not None
     assert len(compiler.read_text("utf-8").splitlines()) == 2

@@ -301,7 +301,7 @@ def test_padding_before_and_among_the_tokens_adds_nothing() -> None:
 
 def states(cache: KVCache) -> list[Tensor]:
     """The tensors of the states in a cache themselves."""
-    kept = [layer.state.read() for layer in cache.layers if layer.state is not None]
+    kept = [layer.state.sums for layer in cache.layers if layer.state is not None]
     return [part for state in kept if state is not None for part in state if part is not None]
 
 

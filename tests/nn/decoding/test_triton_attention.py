@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import choice, native, triton_attention
+from qkvary.nn.decoding import decode, native, triton_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, attend_stored, distance, draw
@@ -44,7 +44,7 @@ def make(
 )
 def test_what_is_too_wide_is_left_to_others(problem: Decoding, is_taken: bool) -> None:
     assert triton_attention.supports(problem) == is_taken
-    assert (choice.choose(problem, "triton") == "triton") == is_taken
+    assert (decode.choose(problem, "triton") == "triton") == is_taken
 
 
 def test_what_cannot_be_built_is_told_once_and_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +57,8 @@ def test_what_cannot_be_built_is_told_once_and_not_chosen(monkeypatch: pytest.Mo
     # As on a GPU, for which these are not made.
     monkeypatch.setattr(native, "supports", lambda _problem: False)
     with pytest.warns(UserWarning, match="'triton': Triton cannot build its kernels: out of reg"):
-        assert choice.choose(make()) == "folded"
-    assert choice.choose(make()) == "folded"
+        assert decode.choose(make()) == "folded"
+    assert decode.choose(make()) == "folded"
 
 
 @pairwise(

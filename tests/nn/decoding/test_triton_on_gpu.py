@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from qkvary.arch.caches import CacheOptions, DecodeKernel
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import choice, triton_attention
+from qkvary.nn.decoding import decode, triton_attention
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.language_model import LanguageModel
@@ -57,9 +57,9 @@ def test_it_is_the_default_where_it_supports_a_call() -> None:
     key = draw(1, 4, 75, 64, seed=6).to(DEVICE)
     query = draw(1, 16, 1, 64, seed=7).to(DEVICE)
     problem = Decoding(query=query, key=key, value=key, scale=0.125)
-    assert choice.choose(problem) == "triton"
+    assert decode.choose(problem) == "triton"
     wide = Decoding(query=query.double(), key=key.double(), value=key.double(), scale=0.125)
-    assert choice.choose(wide) == "folded"
+    assert decode.choose(wide) == "folded"
 
 
 @pytest.mark.parametrize("label", ["Q-K=V", "QKV", "Q-MQA"])

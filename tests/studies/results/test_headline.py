@@ -33,7 +33,11 @@ def study_of(
     if metric == "test_loss":
         tasks: list[Any] = [one.task for one in settings]
         settings = [
-            replace(one, task=replace(task, vocabulary=10_000))
+            replace(
+                one,
+                task=replace(task, vocabulary=10_000),
+                network=replace(one.network, vocabulary=10_000, classes=10_000),
+            )
             for one, task in zip(settings, tasks, strict=True)
         ]
     study = make_study(*settings, seeds=range(1, 9), **more)

@@ -210,10 +210,7 @@ def _refit(
     regression = Regression(out.weight.cpu().T)
     for state, target in zip(states, targets, strict=True):
         heads = attention.read(block.attention_input(state), layout)
-        scores = attention.score(heads, layout)
-        mixed = attention.core(
-            scores, heads.value, training=False, decode_kernel="layer", state=None
-        )
+        mixed = attention.core(attention.score(heads, layout), heads.value, training=False)
         mixed = attention.restore(mixed, heads).transpose(1, 2).flatten(2)
         bias = cast("Tensor | None", out.bias)
         wanted = target if bias is None else target - bias

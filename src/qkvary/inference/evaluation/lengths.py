@@ -55,8 +55,6 @@ class LengthScore:
 def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
     """Return the same network for more tokens, sharing its weights.
 
-    ``max_tokens`` is only a limit, except with learned positions.
-
     Raises:
         UsageError: if the network has too few learned positions.
     """

@@ -1,8 +1,9 @@
 """Local copies of evaluation sets, with the fields that lm-eval's task files expect."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,8 +27,7 @@ class LocalTask:
     """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
     shots: tuple[str, ...] = ()
-    """Possible files of few-shot examples: the first that exists is used, otherwise the file of the
-    questions."""
+    """Files of few-shot examples: the first that exists is used, or else that of the questions."""
     convert: Callable[[Row], Row]
     """Converts a row of the local file to the fields that the prompts use."""
     usual_shots: int = 5
@@ -39,15 +39,20 @@ class LocalTask:
         return next((file for file in self.shots if (folder / file).is_file()), self.evaluated)
 
 
-def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[Row]:
-    """Return the rows of a task's file, after ``convert`` if it is given."""
+def expand_tasks(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of tasks, each once; ``five`` stands for five of them."""
+    several = (FIVE if name == "five" else (name,) for name in names)
+    return tuple(dict.fromkeys(chain.from_iterable(several)))
+
+
+def read_rows(path: Path, convert: Callable[[Row], Row]) -> list[Row]:
+    """Return the rows of a task's file, each converted."""
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                row = dict(cast("Row", parse_json(line)).items())
-                found.append(convert(row) if convert else row)
+                found.append(convert(cast("Row", parse_json(line))))
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
                     f"{path}:{number} is not a question of this task: expected a JSON object "
@@ -73,9 +78,7 @@ def _arc(row: Row) -> Row:
 def _hellaswag(row: Row) -> Row:
     """Return the fields of a row as ``process_docs`` of lm-eval returns them.
 
-    The local copy already contains every change of ``process_docs`` except one: lm-eval capitalises
-    the unfinished sentence at the end of a context. "... on a roof. he" becomes "... on a roof.
-    He".
+    The local copy lacks one change: "... on a roof. he" becomes "... on a roof. He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))

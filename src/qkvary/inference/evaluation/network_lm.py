@@ -4,15 +4,11 @@ Independent of the tasks. Needs the extra ``eval``.
 """
 
 import logging
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
-from lm_eval.api import model as models
-from lm_eval.api import task as tasks
-from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer as LibraryModel
 from tokenizers.models import WordLevel
@@ -21,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import stream
-from qkvary.inference.requests import MAX_STOPS, Request, Sampling
+from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -59,17 +55,12 @@ class NetworkLM(HFLM):
         super().__init__(**options)
 
     def tok_encode(
-        self,
-        string: str,
-        add_special_tokens: bool | None = None,
-        left_truncate_len: int | None = None,
-        **_kwargs: Any,
+        self, string: str, add_special_tokens: bool | None = None, **_kwargs: Any
     ) -> list[int]:
         """Return the tokens of a text, encoded as for training."""
         found = self._encode(string)
-        if add_special_tokens is False and found[:1] == [self._begin]:
-            found = found[1:]
-        return found[-left_truncate_len:] if left_truncate_len else list(found)
+        starts = add_special_tokens is False and found[:1] == [self._begin]
+        return found[1:] if starts else list(found)
 
     def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
         """Continue prompts one by one; a prompt that is too long is truncated on the left."""
@@ -78,11 +69,6 @@ class NetworkLM(HFLM):
             context, options = request.args
             until = options.get("until") or []
             stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
-            if len(stops) > MAX_STOPS:
-                raise UsageError(
-                    f"expected at most {MAX_STOPS} stop strings for an answer, got {len(stops)} in "
-                    f"{request.task_name}"
-                )
             longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))
             room = self._limit - longest
             if room < 1:
@@ -91,7 +77,7 @@ class NetworkLM(HFLM):
                     f"up to {longest:,} in {request.task_name}"
                 )
             prompt = self.tok_encode(context)
-            self._count(request.task_name, is_cut=len(prompt) > room)
+            self._cut.setdefault(request.task_name, []).append(len(prompt) > room)
             asked = Request(
                 prompt=tuple(prompt[-room:] or [self._prefix]),
                 max_new_tokens=longest,
@@ -116,9 +102,6 @@ class NetworkLM(HFLM):
         cut = self._cut.get(task)
         return None if not cut else sum(cut) / len(cut)
 
-    def _count(self, task: str, *, is_cut: bool) -> None:
-        self._cut.setdefault(task, []).append(is_cut)
-
     def _loglikelihood_tokens(
         self,
         requests: list[tuple[tuple[str, str], list[int], list[int]]],
@@ -135,7 +118,7 @@ class NetworkLM(HFLM):
                     f"{len(answer):,} in {name or 'a task'}: leave it out of --tasks, or evaluate "
                     "a network with more positions"
                 )
-            self._count(name, is_cut=len(context) + len(answer) > self._limit + 1)
+            self._cut.setdefault(name, []).append(len(context) + len(answer) > self._limit + 1)
         # Decorators of lm-eval hide the method from type checkers.
         return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
             requests, disable_tqdm=disable_tqdm, override_bs=override_bs
@@ -153,19 +136,11 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
 
 @contextmanager
 def be_quiet() -> Generator[None]:
-    """Restrict lm-eval to logging errors, and to progress bars on a terminal."""
-    logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
-    before, bar = logger.level, modules[0].tqdm
-
-    def show(*given: Any, **options: Any) -> Any:
-        return bar(*given, **options | ({} if sys.stderr.isatty() else {"disable": True}))
-
+    """Restrict lm-eval to logging errors."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
     logger.setLevel(logging.ERROR)
-    for module in modules:
-        module.tqdm = show
     try:
         yield
     finally:
         logger.setLevel(before)
-        for module in modules:
-            module.tqdm = bar

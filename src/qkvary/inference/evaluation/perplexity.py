@@ -32,8 +32,7 @@ class Protocol:
     context: int
     """The maximum number of tokens before a target."""
     stride: int
-    """The offset between consecutive windows; equal to the context for windows that do not
-    overlap."""
+    """The offset between the starts of consecutive windows, at most the context."""
     joined: bool = False
     """Whether documents are concatenated; otherwise each is read separately."""
     batch_size: int = 8
@@ -45,9 +44,7 @@ class TextScore:
     """The score of a network on a text."""
 
     documents: int
-    """The number of documents."""
     windows: int
-    """The number of windows."""
     tokens: int
     """The number of predicted real tokens."""
     text_bytes: int
@@ -55,11 +52,9 @@ class TextScore:
     loss: float
     """Nats per real token."""
     loss_error: float
-    """The standard error of ``loss`` over blocks of ``context`` tokens; NaN for fewer than two
-    blocks."""
+    """The standard error of ``loss`` over blocks of ``context`` tokens; NaN for a single block."""
     marks: int
-    """The number of real tokens that mark the beginning or end of a document; they have no
-    bytes."""
+    """The number of real tokens without bytes, which begin or end a document."""
     mark_loss: float
     """Nats per mark; NaN without marks."""
 
@@ -129,11 +124,7 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted.
-
-    Raises:
-        ValueError: if no token was predicted.
-    """
+    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted."""
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:

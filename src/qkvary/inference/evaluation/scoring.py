@@ -53,7 +53,6 @@ def score_windows(
 
 
 def _check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
-    """Check that a network can score windows of ``longest`` tokens."""
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     if longest > model.config.max_tokens:

@@ -8,19 +8,19 @@ import os
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import torch
 from datasets import Dataset
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.downloads import cache_only, find_hub_problem
@@ -28,9 +28,8 @@ from qkvary.data.prepared import open_prepared
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
 from qkvary.inference.evaluation.contamination import TrainingText
-from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalTask, read_rows
 from qkvary.inference.evaluation.network_lm import NetworkLM, be_quiet
-from qkvary.inference.evaluation.reading import TaskReading
 from qkvary.inference.evaluation.task_scores import (
     Contamination,
     Metric,
@@ -53,56 +52,102 @@ _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
 class PreparedTasks:
     """Tasks that exist, with everything that scoring them needs."""
 
-    reading: TaskReading
+    names: tuple[str, ...]
     folder: Path | None
+    """The folder of the task files."""
+    fewshot: int | None
+    """Solved examples before each question; ``None`` for the task's own number."""
+    limit: int | None
+    """The maximum number of questions per task, counted from the first; ``None`` for all."""
     against: TrainingText | None
     """The training text that is searched for the questions."""
     manager: TaskManager
 
     def load(self) -> dict[str, Any]:
-        """Load tasks and groups as lm-eval does, and set the number of few-shot examples.
-
-        The questions and examples of a task that has local files are read from these files.
-        """
-        reading, advice, problem = self.reading, "", None
-        local = {one.task: one for one in reading.local.values()}
-        paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
-        if reading.others:
+        """Load tasks and groups, with the number of few-shot examples, in the form of lm-eval."""
+        local = [self._load_local(one) for one in _find_local(self.names).values()]
+        others, advice, problem = _find_others(self.names), "", None
+        if others:
             problem = find_hub_problem()
             advice = "; data sets are downloaded from the Hugging Face hub unless the local cache "
             advice += "of the hub already contains them"
             advice += f", and the hub cannot be reached ({problem})" if problem else ""
-        with (
-            _explain(reading.names, advice),
-            cache_only() if problem else nullcontext(),
-            nullcontext() if self.folder is None else _local_rows(self.folder),
-        ):
-            found = self.manager.load([*paths, *reading.others])
-        for name, task in found["tasks"].items():
-            shots = local[name].usual_shots if name in local else None
-            shots = shots if reading.fewshot is None else reading.fewshot
+        with _explain(self.names, advice), cache_only() if problem else nullcontext():
+            found = self.manager.load([*local, *others])
+        for task in found["tasks"].values():
             # A task that wants no examples gets none, as in lm-eval.
-            if shots is not None and task.get_config("num_fewshot") != 0:
-                task.set_config(key="num_fewshot", value=shots)
-            _check_shots(task)
+            if self.fewshot is not None and task.get_config("num_fewshot") != 0:
+                task.set_config(key="num_fewshot", value=self.fewshot)
             task.set_fewshot_seed(seed=SHOT_SEED)
         return cast("dict[str, Any]", found)
 
+    def _load_local(self, task: LocalTask) -> ConfigurableTask:
+        """Return a task of lm-eval that reads its questions and examples from local files."""
+        folder = cast("Path", self.folder)
+        shots = task.find_shots(folder)
+        rows = {
+            file: Dataset.from_list(read_rows(folder / file, task.convert))
+            for file in {task.evaluated, shots}
+        }
+        wanted = task.usual_shots if self.fewshot is None else self.fewshot
+        available = len(rows[shots]) - (shots == task.evaluated)
+        if wanted > available:
+            raise UsageError(
+                f"expected 0 to {available} few-shot examples for {task.task} ({shots}), got "
+                f"{wanted}"
+            )
+        config = load_yaml(str(files("lm_eval") / "tasks" / task.config))
+        if task.is_processed:
+            del config["process_docs"]
+        # If questions and examples come from the same test split, lm-eval excludes the question
+        # from its examples.
+        splits = {"validation_split": None, "test_split": task.evaluated, "fewshot_split": shots}
+        config |= {"training_split": None, **splits, "num_fewshot": wanted}
 
-def prepare_tasks(reading: TaskReading) -> PreparedTasks:
-    """Check that the tasks and their files exist, before a network is loaded."""
-    others, folder = reading.others, reading.task_data
-    if others and reading.against is not None:
+        def take_rows(**_options: object) -> dict[str, Dataset]:
+            return rows
+
+        return ConfigurableTask(config={**config, "tag": None, "custom_dataset": take_rows})
+
+
+def _find_local(names: Sequence[str]) -> dict[str, LocalTask]:
+    """Return the tasks that are evaluated on local files alone."""
+    return {name: LOCAL_TASKS[name] for name in names if name in LOCAL_TASKS}
+
+
+def _find_others(names: Sequence[str]) -> list[str]:
+    """Return the tasks whose data sets may be downloaded."""
+    return [name for name in names if name not in LOCAL_TASKS]
+
+
+def prepare_tasks(
+    names: tuple[str, ...],
+    *,
+    task_data: Path | None = None,
+    fewshot: int | None = None,
+    limit: int | None = None,
+    against: str | None = None,
+) -> PreparedTasks:
+    """Check that tasks and their files exist, before a network is loaded.
+
+    Args:
+        names: The tasks.
+        task_data: The folder of the task files; ``None`` for ``lm_eval`` in ``$QKVARY_DATA``.
+        fewshot: See :class:`PreparedTasks`.
+        limit: See :class:`PreparedTasks`.
+        against: A prepared set whose training split is searched for the questions: its folder, or
+            its name in the cache.
+    """
+    others, folder = _find_others(names), task_data
+    if others and against is not None:
         raise UsageError(
             f"expected only tasks with local files with --against, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
-    against = None
-    if reading.against is not None:
-        against = TrainingText(open_prepared(find_prepared(reading.against)))
+    text = None if against is None else TrainingText(open_prepared(find_prepared(against)))
     if folder is None and (root := os.environ.get("QKVARY_DATA")):
         folder = Path(root) / "lm_eval"
-    for name, task in reading.local.items():
+    for name, task in _find_local(names).items():
         if folder is None:
             raise UsageError(
                 "expected a folder with the files of the tasks: give --task-data, or set "
@@ -120,7 +165,9 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             near = near_names(name, manager.all_tasks)
             advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all"
             raise UsageError(f"expected a task, got {name!r}; {advice}")
-    return PreparedTasks(reading=reading, folder=folder, against=against, manager=manager)
+    return PreparedTasks(
+        names=names, folder=folder, fewshot=fewshot, limit=limit, against=text, manager=manager
+    )
 
 
 def measure_tasks(
@@ -131,7 +178,7 @@ def measure_tasks(
     show_progress: ShowProgress = no_progress,
 ) -> TaskMeasurement:
     """Score a language model on tasks; ``batch_size`` changes rounding only."""
-    reading, tokenizer = asked.reading, cast("Tokenizer", loaded.tokenizer)
+    tokenizer = cast("Tokenizer", loaded.tokenizer)
     if isinstance(tokenizer, CharacterTokenizer):
         raise UsageError(
             f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
@@ -145,27 +192,30 @@ def measure_tasks(
         if asked.against is not None:
             with show_progress("reading training text") as on_progress:
                 texts = {
-                    name: [question_text(task, one) for one in [*task.eval_docs][: reading.limit]]
+                    name: [question_text(task, one) for one in [*task.eval_docs][: asked.limit]]
                     for name, task in tasks.items()
                 }
                 questions = [*chain.from_iterable(texts.values())]
                 answers = iter(asked.against.find(questions, on_progress=on_progress))
                 shared = {name: [next(answers) for _ in one] for name, one in texts.items()}
-        with _explain(reading.names):
+        with _explain(asked.names):
             # lm-eval's bootstrapped standard errors would start one process per core.
             results: Any = evaluate(
-                lm, found, limit=reading.limit, bootstrap_iters=0, log_samples=True
+                lm, found, limit=asked.limit, bootstrap_iters=0, log_samples=True
             )
-    names = {one.task: name for name, one in reading.local.items()}
+    local = {one.task: name for name, one in _find_local(asked.names).items()}
+    scores: dict[str, TaskScore] = {}
+    for name in results["results"]:
+        score = _read_score(results, name, tasks.get(name), shared.get(name), lm)
+        if name in local:
+            task = tasks[name]
+            shots = task.fewshot_cfg.split if score.fewshot else None
+            score = replace(score, evaluated=task.config.test_split, shots_from=shots)
+        scores[str(local.get(name, name))] = score
     return TaskMeasurement(
-        reading=reading,
+        limit=asked.limit,
         against=asked.against and asked.against.describe(),
-        scores={
-            str(names.get(name, name)): _read_score(
-                results, name, tasks.get(name), shared.get(name), lm.truncated_share(name)
-            )
-            for name in results["results"]
-        },
+        scores=scores,
         lm_eval=version("lm_eval"),
     )
 
@@ -180,73 +230,6 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
         right = task.doc_to_text if task.multiple_input else task.doc_to_target
         requests = requests[right(document)]
     return _LABELS.sub("", "".join(requests.args))
-
-
-class LocalRows(dict[str, Dataset]):
-    """The rows of a task, keyed by the names of their files, which serve as names of splits."""
-
-
-@contextmanager
-def _local_rows(folder: Path) -> Generator[None]:
-    """Make lm-eval read tasks from local files in the ``with`` block, where a task has such files.
-
-    The rows of local files are not cached on disk.
-    """
-    download = ConfigurableTask.download
-
-    def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:
-        config, shots = task.config, cast("Any", task.fewshot_cfg)
-        local = next((one for one in LOCAL_TASKS.values() if one.task == config.task), None)
-        if local and (folder / local.evaluated).is_file():
-            # If questions and examples come from the same test split, lm-eval excludes the question
-            # from its examples.
-            found = {"test": local.evaluated, "shots": local.find_shots(folder)}
-            if local.is_processed:
-                config.process_docs = shots.process_docs = None
-        else:
-            splits = {
-                "training": config.training_split,
-                "validation": config.validation_split,
-                "test": config.test_split,
-                "shots": shots.split,
-            }
-            paths = {use: folder / f"{config.task}_{split}.jsonl" for use, split in splits.items()}
-            found = {use: path.name for use, path in paths.items() if path.is_file()}
-        if not found:
-            download(task, *arguments, **options)
-            return
-        convert = local and local.convert
-        rows = {
-            file: Dataset.from_list(read_rows(folder / file, convert)) for file in {*found.values()}
-        }
-        task.dataset = cast("Any", LocalRows(rows))
-        # A missing file means that the task does not have this split.
-        config.training_split = found.get("training")
-        config.validation_split = found.get("validation")
-        config.test_split, shots.split = found.get("test"), found.get("shots")
-
-    # lm-eval has no argument for data sets that are in memory already.
-    with patch.object(ConfigurableTask, "download", load):
-        yield
-
-
-def _check_shots(task: Any) -> None:
-    """Check that a task with local rows has as many few-shot examples as requested."""
-    split, wanted = _name_files(task)[1], task.get_config("num_fewshot") or 0
-    if split:
-        available = len(task.dataset[split]) - (split == task.config.test_split)
-        if wanted > available:
-            raise UsageError(
-                f"expected 0 to {available} few-shot examples for {task.config.task} ({split}), "
-                f"got {wanted}"
-            )
-
-
-def _name_files(task: Any) -> tuple[str | None, str | None]:
-    """Return the local files of the questions and of the few-shot examples."""
-    if not isinstance(getattr(task, "dataset", None), LocalRows):
-        return None, None
-    return task.config.test_split or task.config.validation_split, task.fewshot_cfg.split
 
 
 @contextmanager
@@ -268,7 +251,7 @@ def _read_score(
     name: str,
     task: Any,
     shared: Sequence[bool] | None,
-    cut_prompts: float | None,
+    lm: Any,
 ) -> TaskScore:
     samples: Sequence[Mapping[str, Any]] = results["samples"].get(name, ())
     metrics: dict[str, Metric] = {}
@@ -289,17 +272,13 @@ def _read_score(
             shared=len(samples) - len(clean),
             metrics={metric: one for metric, one in found.items() if one},
         )
-    evaluated, shots_from = _name_files(task)
-    fewshot = results["n-shot"].get(name)
     counts = results["n-samples"].get(name)
     return TaskScore(
         task=name,
         documents=None if counts is None else int(counts["effective"]),
-        evaluated=evaluated,
-        fewshot=fewshot,
-        shots_from=shots_from if fewshot else None,
+        fewshot=results["n-shot"].get(name),
         metrics=metrics,
-        cut_prompts=cut_prompts,
+        cut_prompts=lm.truncated_share(name),
         version=str(results["versions"].get(name, "")),
         contamination=contamination,
     )

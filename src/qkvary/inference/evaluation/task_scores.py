@@ -1,6 +1,6 @@
 """Scores on tasks: metrics with standard errors and chance levels, and the mean of five tasks.
 
-This module only computes with scores; it needs neither networks nor lm-eval.
+Needs neither networks nor lm-eval.
 """
 
 import math
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkvary.inference.evaluation.local_tasks import FIVE
-from qkvary.inference.evaluation.reading import TaskReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,66 +17,50 @@ class Metric:
 
     value: float
     error: float = math.nan
-    """The standard error over questions; NaN for fewer than two questions, or if the value is not a
-    mean."""
+    """The standard error over questions; NaN for one question, or if the value is not a mean."""
     chance: float | None = None
     """The accuracy of guessing; ``None`` without choices."""
 
     @property
     def distance(self) -> float | None:
-        """The number of standard errors by which the score exceeds guessing.
-
-        The result is ``None`` where this number is undefined.
-        """
+        """The number of standard errors by which the score exceeds guessing, if it is defined."""
         if self.chance is None or not self.error > 0:
             return None
         return (self.value - self.chance) / self.error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
-    """The metrics of a model, measured over a set of questions."""
-
-    metrics: Mapping[str, Metric]
-    """The scores by lm-eval's name of the metric, with the filter if there is one."""
-
-    @property
-    def accuracy(self) -> Metric | None:
-        """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
-        return self.metrics.get("acc")
-
-    @property
-    def normalised(self) -> Metric | None:
-        """The accuracy with choices ranked by log-probability per character, if the task has it."""
-        return self.metrics.get("acc_norm")
+Metrics = Mapping[str, Metric]
+"""Scores by lm-eval's name of the metric, with the filter if there is one. ``acc`` is the accuracy
+of the most probable choice; ``acc_norm`` ranks choices by log-probability per character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contamination(Metrics):
+class Contamination:
     """How many questions of a task share words with a training text, and metrics on the rest."""
 
+    metrics: Metrics
     questions: int
     shared: int
     """Number of questions that share a run of words with the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskScore(Metrics):
+class TaskScore:
     """The score of a network on a task, or on a group of tasks."""
 
+    metrics: Metrics
     task: str
     """The name of the task in lm-eval."""
     documents: int | None
     """The number of questions; ``None`` for a group."""
-    evaluated: str | None
+    evaluated: str | None = None
     """The local file of the questions, if any."""
     fewshot: int | None
     """Solved examples before each question; ``None`` for a group."""
-    shots_from: str | None
+    shots_from: str | None = None
     """The local file of the few-shot examples, if any."""
     cut_prompts: float | None
-    """The share of prompts that were cut on the left to fit the network; ``None`` for a group, and
-    for tasks that score whole texts."""
+    """The share of prompts that were cut on the left to fit the network, if there are prompts."""
     version: str
     """The version of the task in lm-eval."""
     contamination: Contamination | None = None
@@ -88,7 +71,8 @@ class TaskScore(Metrics):
 class TaskMeasurement:
     """The scores of a language model on tasks."""
 
-    reading: TaskReading
+    limit: int | None
+    """The maximum number of questions per task; ``None`` for all."""
     against: Mapping[str, Any] | None
     scores: Mapping[str, TaskScore]
     """The scores by the name of the task, or of the group in lm-eval's list."""
@@ -98,17 +82,15 @@ class TaskMeasurement:
     def mean(self) -> Metrics | None:
         """The mean of the five tasks with equal weights; ``None`` unless all five were evaluated.
 
-        If a task has no accuracy per character, its plain accuracy is used.
+        Plain accuracy stands in for a missing accuracy per character.
         """
         if not set(FIVE) <= self.scores.keys():
             return None
         found = [self.scores[name].metrics for name in FIVE]
-        return Metrics(
-            metrics={
-                name: _mean([one.get(name, one["acc"]) for one in found])
-                for name in ("acc", "acc_norm")
-            }
-        )
+        return {
+            name: _mean([one.get(name, one["acc"]) for one in found])
+            for name in ("acc", "acc_norm")
+        }
 
 
 def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:

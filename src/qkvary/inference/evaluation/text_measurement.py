@@ -1,10 +1,12 @@
 """The scores of a language model on one text: per token, as in the papers, and by length."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.prepared import is_prepared
 from qkvary.data.sources import read_documents
+from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.lengths import LengthScore, lengthen, score_lengths
 from qkvary.inference.evaluation.perplexity import (
     PaperScore,
@@ -13,7 +15,6 @@ from qkvary.inference.evaluation.perplexity import (
     score_as_papers,
     score_text,
 )
-from qkvary.inference.evaluation.reading import TextReading
 from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import ShowProgress, no_progress
@@ -23,7 +24,6 @@ from qkvary.text.progress_line import ShowProgress, no_progress
 class TextMeasurement:
     """The scores of a language model on one text."""
 
-    reading: TextReading
     protocol: Protocol
     made_for: int
     """The network's maximum number of tokens."""
@@ -35,58 +35,77 @@ class TextMeasurement:
 
 def measure_text(
     loaded: LoadedModel,
-    reading: TextReading,
+    text: Text,
     *,
+    context: int | None = None,
+    stride: int | None = None,
+    joined: bool = False,
+    lengths: tuple[int, ...] = (),
+    paper: bool = False,
     batch_size: int = 8,
     show_progress: ShowProgress = no_progress,
 ) -> TextMeasurement:
-    """Score a language model on a text."""
+    """Score a language model on a text.
+
+    Args:
+        loaded: The network and its tokenizer.
+        text: The text.
+        context: The maximum number of tokens before a target; ``None`` for the network's maximum.
+        stride: Tokens between the starts of two windows; ``None`` for ``context``.
+        joined: Whether documents are concatenated; otherwise each is read separately.
+        lengths: Window lengths at which the perplexity by position is compared.
+        paper: Whether to also score as the papers did, if there is a separator.
+        batch_size: Windows per batch; affects rounding only.
+        show_progress: Opens a progress display.
+    """
     network = loaded.network
-    requested = reading.context or network.config.max_tokens
+    requested = context or network.config.max_tokens
     longest = lengthen(network, requested)
-    lengthen(network, max(reading.lengths, default=1))
-    text = _load_text(loaded, reading)
+    lengthen(network, max(lengths, default=1))
     # A context longer than the text would only add padding.
-    spans = text.spans(joined=reading.joined)
+    spans = text.spans(joined=joined)
     most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
     context = min(requested, max(network.config.max_tokens, most))
-    stride = reading.stride or requested
+    stride = stride or requested
     protocol = Protocol(
         context=context,
         # A stride above the requested context is passed on, and refused.
         stride=stride if stride > requested else min(stride, context),
-        joined=reading.joined,
+        joined=joined,
         batch_size=batch_size,
     )
     with show_progress("scoring") as on_progress:
         score = score_text(longest, text, protocol, on_progress=on_progress)
-    paper, lengths = None, ()
-    if reading.paper and text.separator is not None:
+    as_papers, by_length = None, ()
+    if paper and text.separator is not None:
         with show_progress("scoring as the papers did") as on_progress:
-            paper = score_as_papers(
+            as_papers = score_as_papers(
                 longest, text, context=context, batch_size=batch_size, on_progress=on_progress
             )
-    if reading.lengths:
+    if lengths:
         with show_progress("scoring at several lengths") as on_progress:
-            lengths = score_lengths(
-                network, text, reading.lengths, protocol, on_progress=on_progress
-            )
+            by_length = score_lengths(network, text, lengths, protocol, on_progress=on_progress)
     return TextMeasurement(
-        reading=reading,
         protocol=protocol,
         made_for=network.config.max_tokens,
         score=score,
-        paper=paper,
-        lengths=lengths,
+        paper=as_papers,
+        lengths=by_length,
     )
 
 
-def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
-    first = reading.data[0]
+def load_text(
+    loaded: LoadedModel, data: tuple[Path, ...], *, split: DataSplit, tokens: int | None
+) -> Text:
+    """Load files or folders of .txt and .jsonl, or a split of one prepared set.
+
+    Only the first ``tokens`` tokens are read; ``None`` for all tokens.
+    """
+    first = data[0]
     if is_prepared(first):
-        if len(reading.data) > 1:
+        if len(data) > 1:
             raise UsageError(f"expected one prepared set, got {first} and others")
-        tokenizer, text = open_split(first, reading.split, most=reading.tokens)
+        tokenizer, text = open_split(first, split, most=tokens)
         own = loaded.tokenizer
         if own is not None and own.describe() != tokenizer.describe():
             raise UsageError(
@@ -98,6 +117,5 @@ def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
         raise UsageError(
             "expected a checkpoint with a tokenizer, or a prepared set as the text, got neither"
         )
-    documents = read_documents(reading.data)
-    text = make_text(loaded.tokenizer, (document.text for document in documents))
-    return text if reading.tokens is None else text.cut(reading.tokens)
+    text = make_text(loaded.tokenizer, (document.text for document in read_documents(data)))
+    return text if tokens is None else text.cut(tokens)

@@ -37,10 +37,7 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, as an array [documents, 2].
-
-        If ``joined`` is true, all documents count as one document.
-        """
+        """Return the start and end of each document, or of all as one: [documents, 2]."""
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
@@ -59,11 +56,7 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents, with a boundary token for each document.
-
-    If the tokenizer has a beginning token, each document starts with it. Otherwise, each document
-    ends with the separator, if the tokenizer has one.
-    """
+    """Encode documents, each with the tokenizer's beginning token or else its separator."""
     parts: list[NDArray[np.int64]] = []
     for number, document in enumerate(documents, start=1):
         try:
@@ -73,17 +66,16 @@ def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
     if not sum(map(len, parts)):
         raise UsageError("expected a text, got an empty one")
     starts = np.cumsum([0, *map(len, parts)])
-    return wrap_tokens(tokenizer, np.concatenate(parts), starts, separator=tokenizer.separator)
+    return _wrap(tokenizer, np.concatenate(parts), starts, separator=tokenizer.separator)
 
 
-def wrap_tokens(
+def _wrap(
     tokenizer: Tokenizer,
     tokens: NDArray[np.int64],
     starts: NDArray[np.int64],
     *,
     separator: int | None,
 ) -> Text:
-    """Return a text of given tokens."""
     marks = find_boundary_tokens(tokenizer, separator)
     return Text(
         tokens=tokens,
@@ -105,4 +97,4 @@ def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Token
     count = split.tokens if most is None else min(most, split.tokens)
     tokens, starts = split.read(0, count), split.document_starts
     starts = np.append(starts[starts < count], count)
-    return data.tokenizer, wrap_tokens(data.tokenizer, tokens, starts, separator=data.separator)
+    return data.tokenizer, _wrap(data.tokenizer, tokens, starts, separator=data.separator)

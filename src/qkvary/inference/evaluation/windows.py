@@ -10,18 +10,14 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each of which starts from an empty context.
-
-    The windows are described by three arrays with one entry per window.
-    """
+    """Windows of tokens, each of which starts from an empty context: one array entry per window."""
 
     starts: Positions
     """The position of the first token of each window."""
     lengths: Positions
     """Input tokens per window; the token after the last one is a target too."""
     known: Positions
-    """Targets at the beginning of each window that an earlier window has scored; they are context
-    only."""
+    """Targets at the beginning of each window that an earlier window has scored."""
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -1,12 +1,8 @@
 """Builds a shared library from C++ with the compiler of the machine, once for each machine.
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
-the processor's instruction sets. Nothing is built at import, and a machine without a compiler is
-normal.
-
-Libraries are kept between runs, and can be built again: an unreadable one counts as missing, and a
-failed write is ignored. Files are renamed into place but not synced to disk, since their digests
-are verified.
+the processor's instruction sets. Nothing is built at import. A machine without a compiler is
+normal, and so is a folder that cannot be written.
 """
 
 import contextlib
@@ -22,7 +18,9 @@ import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from qkvary.storage.environment import cache_directory
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.environment import cache_directory, cpu_field
+from qkvary.storage.errors import ResourceError
 from qkvary.storage.posix import fcntl
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -52,18 +50,6 @@ def kept_folder() -> Path | None:
     return None if folder is None else folder / "decoding"
 
 
-def can_keep() -> bool:
-    """Try to write to the folder for libraries, and return whether that works."""
-    folder = kept_folder()
-    if folder is None:
-        return False
-    try:
-        with _temporary(folder):
-            return True
-    except OSError:
-        return False
-
-
 def build(sources: Sequence[Path]) -> Path | None:
     """Build the library of ``sources`` unless it was built before; return its path.
 
@@ -71,56 +57,35 @@ def build(sources: Sequence[Path]) -> Path | None:
     or no folder to write to.
     """
     compiler, path = find_compiler(), _path(sources)
-    if compiler is None or path is None or _is_whole(path):
+    if compiler is None or path is None or path.exists():
         return path
-    with _one_at_a_time(path.parent):
-        # Another process may have built it meanwhile.
-        return path if _is_whole(path) else _build(compiler, sources[0], path)
-
-
-def _build(compiler: str, source: Path, library: Path) -> Path | None:
-    """Build a library and its digest file; return None if their folder cannot be written."""
     try:
-        with _temporary(library.parent) as room:
-            made, seal = room / library.name, room / "seal"
-            _compile(compiler, source, made)
-            seal.write_text(_digest(made), "utf-8")
-            made.replace(library)
-            seal.replace(_seal(library))
-    except OSError:
+        make_directory(path.parent)
+        with _one_at_a_time(path.parent):
+            # Another process may have built it meanwhile.
+            if not path.exists():
+                atomic_write_file(path, _compile(compiler, sources[0]))
+    except (OSError, ResourceError):
         return None
-    return library
-
-
-@contextlib.contextmanager
-def _temporary(folder: Path) -> Generator[Path]:
-    """Make a directory in a folder, in the same file system, and remove it afterwards."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as room:
-        yield Path(room)
+    return path
 
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Lock a folder against other processes during the block; without a lock if that fails."""
-    descriptor = None
+    """Lock a folder against other processes during the block, if its file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        pass
-    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def will_build(sources: Sequence[Path]) -> bool:
     """Return whether ``load`` would have to compile first, which is slow."""
     path = _path(sources)
-    return find_compiler() is not None and (path is None or not _is_whole(path))
+    return find_compiler() is not None and (path is None or not path.exists())
 
 
 def _path(sources: Sequence[Path]) -> Path | None:
@@ -131,63 +96,46 @@ def _path(sources: Sequence[Path]) -> Path | None:
     return folder / f"{sources[0].stem}-{_fingerprint(compiler, sources)}.so"
 
 
-def _seal(library: Path) -> Path:
-    """Return the path of the file that holds a library's digest.
-
-    The digest shows whether a library is complete. Loading a truncated library would crash.
-    """
-    return library.with_name(f"{library.name}.sha256")
-
-
-def _is_whole(library: Path) -> bool:
-    try:
-        return _seal(library).read_text("utf-8") == _digest(library)
-    except (OSError, ValueError):
-        return False
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
     """Build and load a library; after a failure, which is reported once, return ``None``.
 
     If the library cannot be stored, it is built for this process alone.
     """
+    compiler = find_compiler()
+    if compiler is None:
+        return None
     try:
         library = build(sources)
         if library is not None:
             return ctypes.CDLL(str(library))
-        compiler = find_compiler()
-        if compiler is None:
-            return None
         # A loaded library stays loaded when its file is removed, on systems that allow it.
         with tempfile.TemporaryDirectory(prefix="qkvary-", ignore_cleanup_errors=True) as room:
             made = Path(room) / f"{sources[0].stem}.so"
-            _compile(compiler, sources[0], made)
+            made.write_bytes(_compile(compiler, sources[0]))
             return ctypes.CDLL(str(made))
     except (BuildError, OSError) as error:
         warnings.warn(f"decoding runs without its native kernel: {error}", stacklevel=2)
         return None
 
 
-def _compile(compiler: str, source: Path, target: Path) -> None:
+def _compile(compiler: str, source: Path) -> bytes:
+    """Return the library of a source."""
     said = ""
-    for native in NATIVE:
-        flags = [flag for flag in (*FLAGS, native) if flag]
-        try:
-            done = _run(compiler, *flags, str(source), "-o", str(target))
-        except subprocess.SubprocessError as error:
-            raise BuildError(f"{compiler} does not finish: {error}") from error
-        if done.returncode == 0:
-            return
-        # Only a compiler that refuses the flag gets another try; otherwise the source would fail
-        # again.
-        is_refused = native.split("=")[0] in done.stderr
-        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-        if not is_refused:
-            break
+    with tempfile.TemporaryDirectory(prefix="qkvary-") as room:
+        target = Path(room) / "library.so"
+        for native in NATIVE:
+            flags = [flag for flag in (*FLAGS, native) if flag]
+            try:
+                done = _run(compiler, *flags, str(source), "-o", str(target))
+            except subprocess.SubprocessError as error:
+                raise BuildError(f"{compiler} does not finish: {error}") from error
+            if done.returncode == 0:
+                return target.read_bytes()
+            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+            # Only a compiler that refuses the flag gets another try; otherwise the source would
+            # fail again.
+            if native.split("=")[0] not in done.stderr:
+                break
     raise BuildError(f"{compiler} says {said.strip()[:200]!r}")
 
 
@@ -196,7 +144,9 @@ def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
         version = _run(compiler, "--version").stdout
     except (OSError, subprocess.SubprocessError):
         version = ""
-    parts = [*FLAGS, *NATIVE, compiler, version, *_describe_processor()]
+    processor = [cpu_field(name) for name in ("model name", "flags", "Features")]
+    system = (platform.system(), platform.machine(), platform.processor())
+    parts = [*FLAGS, *NATIVE, compiler, version, *system, *processor]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -212,16 +162,3 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-
-
-@functools.cache
-def _describe_processor() -> tuple[str, ...]:
-    """Return the kind of the processor and, if known, its name and instruction sets."""
-    facts = [platform.system(), platform.machine(), platform.processor()]
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for name in ("model name", "flags", "Features"):
-        facts += [line for line in lines if line.split(":")[0].strip() == name][:1]
-    return tuple(facts)

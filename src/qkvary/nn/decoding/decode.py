@@ -1,10 +1,40 @@
-"""The one function that an attention layer calls for new queries over stored keys."""
+"""Attention of new queries over stored keys, and the choice of its kernel: by a rule, or pinned.
+
+``auto`` depends on the device, types and shapes of a call, never on a timing, so the same call on
+the same machine gives the same result.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from qkvary.nn.decoding.choice import KERNELS, choose
+from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.problem import Bias, Decoding, Stored
+
+VARIABLE = "QKVARY_DECODE_KERNEL"
+"""The environment variable that fixes what ``auto`` chooses."""
+
+KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
+    **folded.FORMS,
+    "native": native.attend_native,
+    "triton": triton_attention.attend_triton,
+}
+"""The kernels by name."""
+
+SUPPORTS: Mapping[str, Callable[[Decoding], bool]] = {
+    "native": native.supports,
+    "triton": triton_attention.supports,
+}
+"""Whether a kernel supports a call; kernels that are not listed support every call."""
+
+LAYER = "layer"
+"""The name of the layer's own computation, which is not in ``KERNELS``."""
+
+_started: dict[object, bool] = {}
+"""Whether the Triton kernel completes a call, by the kind of call."""
 
 
 def decode_attention(
@@ -25,11 +55,10 @@ def decode_attention(
     Args:
         query: The new queries.
         key: All stored keys, including the new ones.
-        value: All stored values. If they are the keys, at the same address in memory, that memory
-            is read only once.
+        value: All stored values; memory that they share with the keys is read only once.
         scale: Factor of ``q k^T``.
         valid: False for hidden keys, such as padding.
-        kernel: ``auto``, or one of the names in ``choice.KERNELS`` to use that kernel.
+        kernel: ``auto``, or one of the names in ``KERNELS`` to use that kernel.
         bias: Added to the scaled scores, [batch, heads, queries, keys].
 
     Raises:
@@ -39,3 +68,49 @@ def decode_attention(
         return query.new_zeros(*query.shape[:3], value.shape[-1])
     problem = Decoding(query=query, key=key, value=value, scale=scale, valid=valid, bias=bias)
     return KERNELS[choose(problem, kernel)](problem)
+
+
+def choose(problem: Decoding, kernel: str = "auto") -> str:
+    """Return the name of the kernel for a call.
+
+    ``auto`` leaves the choice to the environment or to the rule; any other name pins the kernel. A
+    call that a pinned kernel does not support goes to ``folded``.
+    """
+    name = pinned(kernel)
+    if name in ("auto", LAYER):
+        return _prefer(problem)
+    supports = SUPPORTS.get(name)
+    return name if supports is None or supports(problem) else "folded"
+
+
+def pinned(kernel: str) -> str:
+    """Return the name of the kernel to use: for ``auto`` the one in the environment, if any."""
+    name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
+    if name not in KERNELS and name not in ("auto", LAYER):
+        choices = ", ".join(("auto", LAYER, *KERNELS))
+        place = f" in {VARIABLE}" if kernel == "auto" else ""
+        raise ValueError(f"expected a kernel for decoding{place}, got {name!r}; choices: {choices}")
+    return name
+
+
+def _prefer(problem: Decoding) -> str:
+    """Return the kernel of ``auto``: the one made for the device, or ``folded``."""
+    if native.supports(problem):
+        return "native"
+    # Interpreting GPU code on the CPU is for tests.
+    if triton_attention.is_interpreted() or not triton_attention.supports(problem):
+        return "folded"
+    kind = triton_attention.kind_of(problem)
+    if kind not in _started:
+        _started[kind] = _starts(problem)
+    return "triton" if _started[kind] else "folded"
+
+
+def _starts(problem: Decoding) -> bool:
+    """Return whether the Triton kernel completes a call; a failure is reported once."""
+    try:
+        triton_attention.attend_triton(problem)
+    except RuntimeError as error:
+        warnings.warn(f"decoding runs without its kernel 'triton': {error}", stacklevel=2)
+        return False
+    return True

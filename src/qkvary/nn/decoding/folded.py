@@ -1,8 +1,7 @@
 """Decoding attention in plain torch, in two forms, on any device.
 
 Both accept fewer KV heads than query heads without copying keys: they fold the heads of a group
-into the queries. If the value is the key, the same tensor is passed twice, and it may still be in
-the processor's cache for the second matmul.
+into the queries.
 """
 
 from collections.abc import Callable, Mapping

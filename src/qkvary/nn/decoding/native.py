@@ -1,8 +1,8 @@
-"""The native kernel of ``native/attention.cpp``, which reads tensors in place.
+"""The native kernel of ``native/attention.cpp``, and the arguments of the library.
 
-It reads each tile of keys once for both matmuls, with any strides between tokens, heads and batch
-rows. The channels of a token must be contiguous. Only the native step (``step``) reads codes and
-un-rotated keys.
+The kernel reads each tile of keys once for both matmuls, in place, with any strides between tokens,
+heads and batch rows. The channels of a token must be contiguous. Only the native step (``step``)
+reads codes and un-rotated keys.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import functools
 import math
 import struct
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -20,28 +21,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
-from qkvary.nn.decoding.build import can_keep, kept_folder, load
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
 _FOLDER = Path(__file__).with_name("native")
-SOURCES = (
-    _FOLDER / "step.cpp",
-    _FOLDER / "attention.cpp",
-    _FOLDER / "codes.h",
-    _FOLDER / "matrix.h",
-    _FOLDER / "pace.h",
-    _FOLDER / "rows.h",
-    _FOLDER / "sums.h",
-    _FOLDER / "products.h",
-    _FOLDER / "nibbles.h",
-    _FOLDER / "shorts.h",
-    _FOLDER / "tiles.h",
-    _FOLDER / "stored.h",
-    _FOLDER / "ahead.h",
-    _FOLDER / "team.h",
-    _FOLDER / "vectors.h",
-)
+SOURCES = (_FOLDER / "step.cpp", _FOLDER / "attention.cpp", *sorted(_FOLDER.glob("*.h")))
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The library's number for each dtype."""
 CODES = {8: 3, 4: 4}
@@ -65,21 +49,12 @@ class Stored(ctypes.Structure):
 
     _fields_ = (
         ("data", _pointer),
-        ("batch_stride", _int64),
-        ("head_stride", _int64),
-        ("token_stride", _int64),
-        ("dim", _int64),
+        *zip(("batch_stride", "head_stride", "token_stride", "dim"), repeat(_int64)),
         ("scales", _pointer),
-        ("scale_batch_stride", _int64),
-        ("scale_head_stride", _int64),
-        ("scale_token_stride", _int64),
-        ("scale_groups", _int64),
-        ("group", _int64),
-        ("block", _int64),
+        *zip(("scale_batch_stride", "scale_head_stride", "scale_token_stride"), repeat(_int64)),
+        *zip(("scale_groups", "group", "block"), repeat(_int64)),
         ("newest", _pointer),
-        ("newest_batch_stride", _int64),
-        ("newest_head_stride", _int64),
-        ("newest_token_stride", _int64),
+        *zip(("newest_batch_stride", "newest_head_stride", "newest_token_stride"), repeat(_int64)),
     )
 
 
@@ -87,32 +62,17 @@ class Call(ctypes.Structure):
     """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("query", _pointer),
-        ("output", _pointer),
-        ("valid", _pointer),
+        *zip(("query", "output", "valid"), repeat(_pointer)),
         ("valid_stride", _int64),
-        ("key", Stored),
-        ("value", Stored),
-        ("shared", _int64),
-        ("storage", _int64),
-        ("batch", _int64),
-        ("groups", _int64),
-        ("rows", _int64),
-        ("queries", _int64),
-        ("tokens", _int64),
-        ("start", _int64),
-        ("near_cos", _pointer),
-        ("near_sin", _pointer),
-        ("far_cos", _pointer),
-        ("far_sin", _pointer),
-        ("half", _int64),
-        ("table_stride", _int64),
-        ("threads", _int64),
-        ("narrow", _int64),
+        *zip(("key", "value"), repeat(Stored)),
+        *zip(
+            ("shared", "storage", "batch", "groups", "rows", "queries", "tokens", "start"),
+            repeat(_int64),
+        ),
+        *zip(("near_cos", "near_sin", "far_cos", "far_sin"), repeat(_pointer)),
+        *zip(("half", "table_stride", "threads", "narrow"), repeat(_int64)),
         ("bias", _pointer),
-        ("rounded", _int64),
-        ("coded", _int64),
-        ("plain", _int64),
+        *zip(("rounded", "coded", "plain"), repeat(_int64)),
         ("scale", ctypes.c_double),
     )
 
@@ -125,23 +85,16 @@ class Matrix(ctypes.Structure):
     """A matrix of weights, or of codes with scales."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("scales", _pointer),
-        ("width", _int64),
-        ("inner", _int64),
+        *zip(("weight", "bias", "scales"), repeat(_pointer)),
+        *zip(("width", "inner"), repeat(_int64)),
     )
 
 
 class Norm(ctypes.Structure):
-    """A normalisation layer, which the library applies to each row.
-
-    The fields are those of the C++ structure of this name.
-    """
+    """A normalisation layer, which the library applies to each row."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
+        *zip(("weight", "bias"), repeat(_pointer)),
         ("kind", _int64),
         ("epsilon", ctypes.c_double),
     )
@@ -157,14 +110,8 @@ class Sums(ctypes.Structure):
     """The state of linear attention, before a token and after it."""
 
     _fields_ = (
-        ("values", _pointer),
-        ("keys", _pointer),
-        ("values_after", _pointer),
-        ("keys_after", _pointer),
-        ("decay", _pointer),
-        ("decay_is_learned", _int64),
-        ("decays_keys", _int64),
-        ("features", _int64),
+        *zip(("values", "keys", "values_after", "keys_after", "decay"), repeat(_pointer)),
+        *zip(("decay_is_learned", "decays_keys", "features"), repeat(_int64)),
         ("scale", ctypes.c_double),
     )
 
@@ -173,34 +120,18 @@ class Layer(ctypes.Structure):
     """One layer of attention, and the feed-forward network after it."""
 
     _fields_ = (
-        ("attention_norm", Norm),
-        ("feed_forward_norm", Norm),
+        *zip(("attention_norm", "feed_forward_norm"), repeat(Norm)),
         ("sources", Projected * len(PROJECTED)),
-        ("query", _int64),
-        ("key", _int64),
-        ("value", _int64),
-        ("residual", _int64),
-        ("out", Matrix),
-        ("up", Matrix),
-        ("gate", Matrix),
-        ("down", Matrix),
-        ("latent_key", Matrix),
-        ("latent_value", Matrix),
-        ("activation", _int64),
-        ("post", _int64),
-        ("queries", _int64),
-        ("pairs", _int64),
-        ("cos", _pointer),
-        ("sin", _pointer),
-        ("turns_key", _int64),
-        ("turns_value", _int64),
-        ("turns_back", _int64),
-        ("turns_by_index", _int64),
-        ("reads_memory", _int64),
-        ("key_norm", Norm),
-        ("query_norm", Norm),
-        ("norms_heads", _int64),
-        ("norms_value", _int64),
+        *zip(("query", "key", "value", "residual"), repeat(_int64)),
+        *zip(("out", "up", "gate", "down", "latent_key", "latent_value"), repeat(Matrix)),
+        *zip(("activation", "post", "queries", "pairs"), repeat(_int64)),
+        *zip(("cos", "sin"), repeat(_pointer)),
+        *zip(
+            ("turns_key", "turns_value", "turns_back", "turns_by_index", "reads_memory"),
+            repeat(_int64),
+        ),
+        *zip(("key_norm", "query_norm"), repeat(Norm)),
+        *zip(("norms_heads", "norms_value"), repeat(_int64)),
         ("rope", Stored),
         ("closing", _int64),
         ("sums", Sums),
@@ -213,17 +144,10 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(Layer)),
-        ("num_layers", _int64),
-        ("rows", _int64),
-        ("width", _int64),
-        ("storage", _int64),
-        ("threads", _int64),
-        ("bytes", _int64),
+        *zip(("num_layers", "rows", "width", "storage", "threads", "bytes"), repeat(_int64)),
         ("embedding", Matrix),
         ("embedding_scale", ctypes.c_double),
-        ("positions", _pointer),
-        ("tokens", _pointer),
-        ("position", _pointer),
+        *zip(("positions", "tokens", "position"), repeat(_pointer)),
         ("index", _int64),
         ("final_norm", Norm),
         ("head", Matrix),
@@ -233,11 +157,8 @@ class Step(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built on first use.
-
-    None if it cannot be built, or if its structures are laid out differently.
-    """
-    loaded = load(SOURCES)
+    """Return the library, built on first use; None if that fails or its structures differ."""
+    loaded = build.load(SOURCES)
     if loaded is None:
         return None
     loaded.qkvary_reach.restype, loaded.qkvary_reach.argtypes = _int64, (_int64,)
@@ -256,10 +177,7 @@ def notice() -> str | None:
     """Return a notice if the first use has to build the kernels, which is slow."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
-    if can_keep():
-        return "building the native kernels, once for this machine"
-    place = kept_folder() or "a folder for caches"
-    return f"building the native kernels for this run alone: {place} cannot be written"
+    return "building the native kernels, once for this machine"
 
 
 def supports(problem: Decoding) -> bool:
@@ -268,11 +186,9 @@ def supports(problem: Decoding) -> bool:
     return (
         query.is_cpu
         and key.is_cpu
-        and (value is key or (value.is_cpu and value.dtype == key.dtype))
+        and value.is_cpu
         and key.dtype in STORAGE
-        and query.dtype != torch.float64
-        and key.shape[3] > 0
-        and value.shape[3] > 0
+        and min(key.shape[3], value.shape[3]) > 0
         and library() is not None
     )
 
@@ -343,10 +259,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
 
 
 def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Set the arguments of the kernel so that it rotates keys when it reads them.
-
-    Returns the rotation tables, to which the arguments point.
-    """
+    """Make the kernel rotate keys when it reads them; return the tables, which must be kept."""
     tables = rotation_tables(config, tokens)
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
     call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
@@ -376,29 +289,20 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Point the kernel's arguments for a stored tensor at ``entries``, which are read in place.
-
-    The channels of a token must be contiguous.
-    """
+    """Point the kernel's arguments for a stored tensor at ``entries``."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Set the kernel's arguments for one query per row.
-
-    Each query attends to the first ``tokens`` tokens, except those that ``valid`` masks.
-    """
+    """Let one query per row attend to the first ``tokens`` tokens that ``valid`` does not mask."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Point the kernel's arguments for a stored tensor at a quantised cache.
-
-    The kernel reads its codes, and then the tokens that are not quantised yet.
-    """
+    """Point the kernel's arguments for a stored tensor at codes and the tokens after them."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()

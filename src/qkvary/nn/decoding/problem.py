@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; ``Decoding`` checks the sizes, since keys and values may have
-different numbers of channels."""
+"""[batch, kv_heads, keys, channels]; keys and values may have different numbers of channels."""
 
 Bias = Float[Tensor, "_ _ _ _"]
 """[batch, heads, queries, keys]."""
@@ -38,32 +37,28 @@ class Decoding:
     """Added to the scaled scores, such as the scores of decoupled positions."""
 
     def __post_init__(self) -> None:
-        key, value, dtype = self.key, self.value, self.query.dtype
-        batch, heads, _, dim = self.query.shape
-        _, groups, keys, width = key.shape
-        if not dtype.is_floating_point:
-            raise ValueError(f"expected a query of floats, got {dtype}")
-        if self.start < 0:
-            raise ValueError(f"expected at most {keys} queries, got {self.query.shape[2]}")
-        stored_parts = {"key": key} if value is key else {"key": key, "value": value}
-        for name, stored in stored_parts.items():
-            if stored.shape[:3] != (batch, groups, keys):
-                raise ValueError(
-                    f"expected a {name} of shape [{batch}, {groups}, {keys}, channels], "
-                    f"got {list(stored.shape)}"
-                )
-            if stored.dtype != dtype:
-                raise ValueError(f"expected a {name} of {dtype}, got {stored.dtype}")
-        if width != dim:
-            raise ValueError(f"expected keys of {dim} channels, got {width}")
-        if groups == 0 or heads % groups:
-            raise ValueError(f"expected KV heads that divide {heads} heads, got {groups}")
-        expected = (*self.query.shape[:3], keys)
-        if self.bias is not None and self.bias.shape != expected:
+        query, key, value = self.query, self.key, self.value
+        (batch, heads, queries, dim), (_, groups, keys, width) = query.shape, key.shape
+        fits = (
+            query.is_floating_point()
+            and query.dtype == key.dtype == value.dtype
+            and key.shape[:3] == value.shape[:3] == (batch, groups, keys)
+            and width == dim
+            and groups > 0
+            and heads % groups == 0
+            and queries <= keys
+            and (self.bias is None or self.bias.shape == (batch, heads, queries, keys))
+        )
+        if not fits:
+            parts = (query, key, value, self.bias)
+            given = [f"{one.dtype} {list(one.shape)}" for one in parts if one is not None]
             raise ValueError(
-                f"expected a bias of shape {list(expected)}, got {list(self.bias.shape)}"
+                "expected floats of one dtype: a query [batch, heads, queries, dim], a key [batch, "
+                "kv_heads, keys, dim], a value [batch, kv_heads, keys, value_dim], perhaps a bias "
+                "[batch, heads, queries, keys]; KV heads that divide the heads; no more queries "
+                f"than keys; got {', '.join(given)}"
             )
-        parts = (self.query, key, value)
+        parts = (query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             raise ValueError("expected tensors without gradients, got one that requires them")
 

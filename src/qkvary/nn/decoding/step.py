@@ -6,7 +6,6 @@ buffers, so native steps and calls of the network can alternate.
 
 import ctypes
 import math
-from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -24,12 +23,12 @@ from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import PROJECTED, Call, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
-from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
+from qkvary.nn.layout import Rotation, sinusoid
 from qkvary.nn.linear import is_watched
 from qkvary.nn.linear_attention import State
 from qkvary.nn.projections import HeadNorm, Latent, LowRank
 from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
+from qkvary.nn.shapes import AttentionMask
 from qkvary.nn.terms import Decay, term_classes
 
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -38,16 +37,13 @@ PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Error codes of ``step.cpp``; any other means that memory ran out."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
 """The library's numbers for the feature maps of linear attention."""
 
 
-def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
+def supports(model: Decoder, cache: KVCache) -> bool:
     """Return whether a step of this network over this cache can be one call on this machine."""
     crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
-    if not isinstance(model, LanguageModel | EncoderDecoder):
-        return False
     if isinstance(model, EncoderDecoder) != bool(crossed) or not _is_as_built(model):
         return False
     numbers, block = list(find_numbers(model)), model.config.block
@@ -60,7 +56,7 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
         and not block.parallel
         and (isinstance(model, EncoderDecoder) or model.config.logit_cap is None)
         and block.activation in ACTIVATIONS
-        and dtype in DTYPES
+        and dtype in native.STORAGE
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
@@ -101,8 +97,7 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    It supports layers with a state, and layers with plain scores whose cached entries are used as
-    stored or only rotated.
+    It supports states, and plain scores of entries that are used as stored or only rotated.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -154,7 +149,7 @@ class NativeStep:
     It keeps the addresses of the parameters: make a new step after moving or casting the network.
     """
 
-    def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
+    def __init__(self, model: Decoder, cache: KVCache) -> None:
         """Prepare steps of a network that ``supports`` accepts, with a cache that has tokens."""
         loaded = native.library()
         if loaded is None:
@@ -164,7 +159,7 @@ class NativeStep:
         self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
         self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
-        self._turns: dict[object, tuple[Tensor, Tensor]] = {}
+        self._rotations: dict[object, tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
         if isinstance(model, EncoderDecoder):
             stack, table, output = model.decoder, model.target_positions, "head_weight"
@@ -193,10 +188,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token per row, and store the token's entries.
-
-        The mask covers the tokens seen and the new ones; it is False for padding.
-        """
+        """Return the logits after one new token per row, and store the token's entries."""
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
         tokens = tokens.to(torch.int64).contiguous()
@@ -227,17 +219,14 @@ class NativeStep:
             raise MemoryError("no room for the partial results of a step")
         for cache, state in zip(self.cache.layers, states, strict=True):
             if cache.state is not None and state is not None:
-                cache.state.write(state)
+                cache.state.sums = state
             cache.commit(1)
         return logits
 
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Give the library the addresses of a layer's entries, which change with each reordering.
-
-        Returns the memory for the state after the new token, if the layer has a state.
-        """
+        """Give the library a layer's memory; return that for the next state, if there is one."""
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:
@@ -297,8 +286,8 @@ class NativeStep:
     ) -> Layer:
         config = cache.config
         sharing, layout = config.variant.sharing, cache.options.layout
-        turned = config.variant.positions == "rotary"
-        stored_turned = turned and layout != "sources"
+        is_rotary = config.variant.positions == "rotary"
+        stores_rotated = is_rotary and layout != "sources"
         place = {source: index for index, source in enumerate(PROJECTED)}
         layer = Layer(
             attention_norm=self._norm(norm),
@@ -308,10 +297,10 @@ class NativeStep:
             residual=QUERY_FORMS[config.variant.query_form],
             out=self._linear(attention.o_proj),
             queries=config.heads(sharing.query),
-            turns_key=stored_turned,
-            turns_value=stored_turned and config.value_rope != "none",
+            turns_key=stores_rotated,
+            turns_value=stores_rotated and config.value_rope != "none",
             turns_back=config.value_rope == "counter",
-            turns_by_index=turned and layout == "sources",
+            turns_by_index=is_rotary and layout == "sources",
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
@@ -337,11 +326,11 @@ class NativeStep:
         if config.rotated_channels:
             # Layers with the same rotation share the tables of all positions.
             key = (config.position, config.rotated_channels)
-            if key not in self._turns:
+            if key not in self._rotations:
                 index = torch.arange(self._max_tokens)[None]
                 table = Rotation(index, config, torch.float32, self._max_tokens)
-                self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
-            cos, sin = self._turns[key]
+                self._rotations[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
+            cos, sin = self._rotations[key]
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
 
@@ -429,16 +418,13 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state and new memory for the next state; return the new memory.
-
-    The given state is not changed: a step may fail, and others may refer to the state.
-    """
-    before = store.read()
+    """Give the library a state and new memory for the next state, since the step may fail."""
+    before = store.sums
     if before is None:
         raise ValueError("expected a state that has seen a token, got none")
     values, keys = before.values.float().contiguous(), before.keys
     keys = None if keys is None else keys.float().contiguous()
-    store.write(State(values, keys))
+    store.sums = State(values, keys)
     after = State(torch.empty_like(values), None if keys is None else torch.empty_like(keys))
     sums.values, sums.values_after = values.data_ptr(), after.values.data_ptr()
     if keys is not None and after.keys is not None:

@@ -1,9 +1,7 @@
 """Computes decoding attention on GPUs with the kernels of ``triton_kernels``.
 
 The keys of a KV head are divided into segments, which are called runs in the code, so that even a
-few heads keep all multiprocessors busy. Each segment is divided into tiles: a program reads the
-keys of one tile at a time. Triton is not built for every system; without Triton, other kernels are
-used.
+few heads keep all multiprocessors busy. A program reads a segment tile by tile.
 """
 
 import functools
@@ -30,15 +28,12 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST = 16
 """The smallest number of rows, keys and channels that matrix units can multiply."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
-"""Up to this number of rows a program does not use matrix units: they are slow for float32 without
-rounding, and compute 16 rows even for one. Measured on an H200 (``studies/ours/gpu``)."""
+"""Up to this number of rows a program does not use matrix units (measured on an H200)."""
 MOST_ROWS, MOST_KEYS = 64, 256
 """Maximum number of rows and of keys per tile."""
 TILE_BYTES = 1 << 15
-"""Bytes of a tile of keys or queries. Of 27 sizes measured on an H200 this was the fastest for
-32 and 8 KV heads of 64 channels in bfloat16, at 0.63 to 0.71 of the bandwidth of a copy. If a
-multiprocessor has too little shared memory, tiles are halved and programs doubled until they
-fit."""
+"""Bytes of a tile of keys or queries, the fastest of 27 sizes on an H200. If a multiprocessor has
+too little shared memory, tiles are halved and programs doubled until they fit."""
 MOST_ROW_BYTES = 1 << 10
 """Maximum bytes of a key, value or query."""
 LOG2_E = math.log2(math.e)
@@ -86,10 +81,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def kind_of(problem: Decoding) -> object:
-    """Return a value that is equal for calls whose kernels have the same needs.
-
-    The kernels of such calls compile in the same way, and need the same amount of shared memory.
-    """
+    """Return a value that is equal for calls with the same code and shared memory."""
     rows, dtype = problem.rows, problem.query.dtype
     return (
         problem.key.device,
@@ -112,10 +104,7 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
-    """Attend with tiles that fit on the device.
-
-    The size of a tile is halved until Triton no longer reports that the tile is too large.
-    """
+    """Attend with tiles that fit on the device, halved until Triton accepts them."""
     kind = kind_of(problem)
     while True:
         tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))
@@ -128,10 +117,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return how to cut a call for the device that it is on.
-
-    A tile, which is the keys that are read at a time, has at most ``tile_bytes`` bytes.
-    """
+    """Return how to cut a call for its device, into tiles of at most ``tile_bytes`` bytes."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row

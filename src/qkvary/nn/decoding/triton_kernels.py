@@ -40,9 +40,7 @@ class Stored(NamedTuple):
     """Keys or values in place, [batch, kv_heads, tokens, channels]."""
 
     numbers: Tensor
-    """The tensor."""
     strides: tuple[int, ...]
-    """The strides of all four dimensions."""
     dim: tl.constexpr
     """Number of channels."""
     width: tl.constexpr
@@ -50,24 +48,18 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """The bias that is added to the scores, multiplied by log2(e).
-
-    It has the shape [batch, kv_heads, rows, tokens] and is contiguous.
-    """
+    """The bias of the scores times log2(e), float32, contiguous, [batch, kv_heads, rows, keys]."""
 
     numbers: Tensor
-    """The values, float32."""
     keys: int
     """Number of keys per row."""
 
 
 class Valid(NamedTuple):
-    """A mask of the keys, [batch, tokens]."""
+    """A mask of the keys, [batch, tokens], False for padding."""
 
     marks: Tensor
-    """The mask: False for padding."""
     strides: tuple[int, ...]
-    """The strides of both dimensions."""
 
 
 # Parameters have no annotations here: inside a kernel they are Triton's pointers, blocks and
@@ -75,10 +67,7 @@ class Valid(NamedTuple):
 @triton.jit
 @no_type_check
 def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
-    """Load the stored values of ``TILE`` tokens, starting with token ``first``, as [TILE, width].
-
-    Rows after the last token are zero.
-    """
+    """Load ``TILE`` tokens from ``first`` on, as [TILE, width]; rows after the last are zero."""
     index, channel = tl.arange(0, TILE)[:, None], tl.arange(0, stored.width)[None, :]
     strides = stored.strides
     place = stored.numbers + batch * strides[0] + group * strides[1] + first * strides[2]
@@ -110,10 +99,7 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return the dot products of queries and keys, [rows, TILE].
-
-    If ``FEW`` is true, the matrix units of the GPU are not used.
-    """
+    """Return the dot products of queries and keys, [rows, TILE]; ``FEW``: without matrix units."""
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
@@ -154,14 +140,13 @@ def attend_run(
         query: [batch, kv_heads, rows, dim], contiguous.
         key: The keys.
         value: The values; ``None`` if they are the keys.
-        valid: The mask of the keys; ``None`` if no key is masked.
-        bias: The bias that is added to the scaled scores; ``None`` if there is no bias.
+        valid: The mask of the keys, or ``None``.
+        bias: The bias of the scaled scores, or ``None``.
         parts: Output: the weighted mean of the values of each segment, [batch, kv_heads, rows,
             runs, value dim], contiguous.
         sizes: Output: the base-two logarithm of the sum of weights of each weighted mean.
         scale: Factor of the scores, times log2(e): weights are powers of two.
-        rows: Number of queries that share a KV head. The queries of the first query head come
-            first, then those of the second, and so on.
+        rows: Number of queries that share a KV head, those of the first query head first.
         queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.
         tokens: Number of keys.
         ROWS: Rows per program.

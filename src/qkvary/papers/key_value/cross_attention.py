@@ -33,10 +33,9 @@ class ReplacedQuery(Attention):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-        kernel: str = "layer",
     ) -> Heads:
         """Return query, key and value; if ``memory`` is as long as ``x``, the query is the key."""
-        heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
+        heads = super().read(x, layout, memory=memory, cache=cache)
         if memory is not None and memory.shape[1] == x.shape[1]:
             return heads._replace(query=heads.key)
         return heads
