@@ -229,8 +229,9 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
         )
     if variant.core_name != "softmax":
         raise UsageError(
-            f"expected the core softmax in {layer.name}, whose weights sum to 1, for a bias of the "
-            f"{' and '.join(readers)}, got {variant.core_name}"
+            f"expected the core softmax in {layer.name}, because a bias of the "
+            f"{' and '.join(readers)} can only be removed if weights sum to 1, got "
+            f"{variant.core_name}"
         )
 
 

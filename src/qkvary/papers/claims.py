@@ -107,7 +107,7 @@ def _find(folder: Path | None) -> FindKept:
     if not any(find_tables(folder, study) for study in named):
         raise UsageError(
             f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
-            "but no study that judges a claim has tables there"
+            "got no table of a study that judges a claim"
         )
     return partial(read_kept, folder)
 

@@ -96,7 +96,7 @@ def _translation(title: str, source: str) -> Panel:
     return replace(panel, records=records, quantities=quantities, each_setting=True)
 
 
-_SPLIT = "BLEU by epoch is measured on the validation split here, on the test set in the paper"
+_SPLIT = "BLEU by epoch is measured on the validation split here, but on the test set in the paper"
 _ONE_SETTING = "one small setting, trained for fewer epochs"
 _OTHER_SIZES = "other sizes and steps than published"
 _VISION_PART, _OF_GRID = "vision-published-part", "1 of the 48 published configurations"
@@ -137,8 +137,8 @@ _HEADS = ("QKV", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 def _language_models(name: str, size: str, variants: Sequence[str], more: str = "") -> PaperFigure:
     """Return a figure of validation curves, drawn from small networks."""
     differs = (
-        "1.6M parameters on the bytes of novels, with rotary positions; in the paper "
-        f"{size} on tokens{more}"
+        "1.6M parameters, trained on the bytes of novels, with rotary positions; the paper has "
+        f"{size} parameters, trained on tokens{more}"
     )
     return PaperFigure(
         name=name,
@@ -240,7 +240,7 @@ _FIGURES = (
         "three-projections-figure-11",
         "1.2B",
         ("QKV", "Q-K=V", "GQA-8", "MQA", "Q-MQA"),
-        ", and Q-GQA-8 too",
+        ", and also Q-GQA-8",
     ),
     _SYNTHETIC_LOSSES,
     _SYNTHETIC_MAPS,
@@ -356,8 +356,8 @@ _FIGURES = (
                     Records(
                         "why-weight-decay",
                         "language",
-                        "167k parameters and 240 steps, four weight decays; in the paper 124M and "
-                        "100,000 steps",
+                        "167k parameters, 240 steps and four weight decays; the paper has 124M "
+                        "parameters and 100,000 steps",
                     ),
                 ),
                 quantities=("validation loss",),

@@ -31,7 +31,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
-            raise UsageError("expected --cache, such as 50%, or --bytes-per-token, not both")
+            raise UsageError("expected either --cache, such as 50%, or --bytes-per-token, not both")
         if self.share is not None and not 0 < self.share < 1:
             raise UsageError(
                 f"expected a share of the cache above 0 and below 100%, got {self.share:g}"

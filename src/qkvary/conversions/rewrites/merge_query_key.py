@@ -66,7 +66,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
-            f"expected no rotary positions in {layer.name}, which come between query and key"
+            f"expected no rotary positions in {layer.name}, because they come between query and key"
         )
     if config.variant.core_name != "softmax":
         raise UsageError(

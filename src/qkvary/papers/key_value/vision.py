@@ -210,7 +210,7 @@ def _quick_study(
             f"images. The network is that of paper 2's code, with patches of {patch_size} pixels, "
             f"{network.tokens} tokens, width 64, two layers and four heads. It trains for "
             f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs) with AdamW at "
-            f"{learning_rate:g}, a warm-up and a cosine; the last network is tested. "
+            f"{learning_rate:g}, a warm-up and a cosine schedule. The last network is tested. "
             f"{held_out[splits]}{'' if is_complete else another}"
         ),
         settings=(
