@@ -190,8 +190,8 @@ def _quick_study(
         "vision-published-part trains one of these configurations on MNIST as published."
     )
     another = (
-        f" {images.title} are a subset of a data set, so no published number is compared with the "
-        "results."
+        f" {images.title} are only a part of a data set, so no published number is compared with "
+        "the results."
     )
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
@@ -206,11 +206,12 @@ def _quick_study(
         name=study,
         question=f"What does sharing cost a small vision transformer on {images.title}?",
         description=(
-            f"{images.title}: {images.train_images:,} training and {images.test_images:,} test "
-            f"images. The network is that of paper 2's code, with patches of {patch_size} pixels, "
-            f"{network.tokens} tokens, width 64, two layers and four heads. It trains for "
-            f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs) with AdamW at "
-            f"{learning_rate:g}, a warm-up and a cosine schedule. The last network is tested. "
+            f"The study uses {images.title}, with {images.train_images:,} training and "
+            f"{images.test_images:,} test images. The network is that in the code of paper 2 "
+            f"(Key-Value Transformer), with patches of {patch_size} pixels, {network.tokens} "
+            f"tokens, width 64, two layers and four heads. It trains for {steps:,} steps of "
+            f"{batch_size} images ({epochs:.1f} epochs) with AdamW at {learning_rate:g}, a warm-up "
+            "and a cosine schedule. The last network is tested. "
             f"{held_out[splits]}{'' if is_complete else another}"
         ),
         settings=(

@@ -141,8 +141,8 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
         )
         hours = preset.tokens / (plan.tokens_per_second or 1.0) / 3_600
         parts.append(
-            f"{name} {hours:,.2g} hours a run ({preset.tokens / 1e9:.1f} billion tokens), "
-            f"{hours * networks * seeds:,.0f} for all"
+            f"{name} {hours:,.2g} hours per run ({preset.tokens / 1e9:.1f} billion tokens) and "
+            f"{hours * networks * seeds:,.0f} hours for all runs"
         )
     return (
         f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. "

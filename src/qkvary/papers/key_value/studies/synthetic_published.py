@@ -10,11 +10,11 @@ STUDY = Study(
     name="synthetic-published",
     question="Are the published averages over the synthetic tasks reproduced?",
     description=(
-        "The study has the 16 configurations in the plotting notebook of paper 2: widths 64, 256, "
-        "layers 2, 4, heads 2, 4, and lengths 64, 128. (For reverse and sort, the notebook has "
-        "three more configurations of unknown sizes.) Each configuration is trained for two epochs "
-        "of 50,000 sequences in three runs. All variants have equal hyper-parameters. Projections "
-        "are initialized as published."
+        "The study has the 16 configurations in the plotting notebook of paper 2 (Key-Value "
+        "Transformer): widths 64, 256, layers 2, 4, heads 2, 4, and lengths 64, 128. (For reverse "
+        "and sort, the notebook has three more configurations of unknown sizes.) Each "
+        "configuration is trained for two epochs of 50,000 sequences in three runs. All variants "
+        "have equal hyper-parameters. Projections are initialized as published."
     ),
     settings=synthetic_grid(widths=(64, 256), lengths=(64, 128)),
     variants=SYNTHETIC_VARIANTS,

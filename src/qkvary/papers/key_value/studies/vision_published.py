@@ -9,13 +9,14 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.image_config import ImageSplits
 
 _WHAT = (
-    "Networks are trained as in the code of paper 2, for 20 epochs on MNIST and on FashionMNIST, "
-    "for 40 epochs on CIFAR-10 and for 50 epochs on CIFAR-100. The optimizer is AdamW with torch's "
-    "weight decay of 0.01. The learning rate is constant, because the code lowers it only after "
-    "100 epochs. Scores are divided by the square root of the width. Patches have 7 or 4 pixels "
-    "for MNIST and FashionMNIST, and 8 pixels for CIFAR. Widths are 64, 256 and 512; networks have "
-    "2 or 4 layers and 2 or 4 heads; learning rates are 1e-3 and 1e-4. Each configuration has two "
-    "runs. Each run is validated twice per epoch, and its best network is tested. "
+    "Networks are trained as in the code of paper 2 (Key-Value Transformer), for 20 epochs on "
+    "MNIST and on FashionMNIST, for 40 epochs on CIFAR-10 and for 50 epochs on CIFAR-100. The "
+    "optimizer is AdamW with torch's weight decay of 0.01. The learning rate is constant, because "
+    "the code lowers it only after 100 epochs. Scores are divided by the square root of the width. "
+    "Patches have 7 or 4 pixels for MNIST and FashionMNIST, and 8 pixels for CIFAR. Widths are 64, "
+    "256 and 512; networks have 2 or 4 layers and 2 or 4 heads; learning rates are 1e-3 and 1e-4. "
+    "Each configuration has two runs. Each run is validated twice per epoch, and its best network "
+    "is tested. "
 )
 
 
@@ -60,12 +61,12 @@ PROTOCOLS = {
         name="vision-published-part",
         question="Are the published accuracies on MNIST reproduced?",
         description=(
-            "The smallest network in the code of paper 2 is trained on MNIST at the larger of the "
-            "code's learning rates. It has patches of 7 pixels, width 64, two layers and two "
-            "heads, and divides scores by the square root of the width. It is trained in two runs "
-            "of 20 epochs, with AdamW, torch's weight decay of 0.01 and a constant learning rate. "
-            "As published, it is validated on the test images twice per epoch, and the best result "
-            "is reported."
+            "The smallest network in the code of paper 2 (Key-Value Transformer) is trained on "
+            "MNIST at the larger of the code's learning rates. It has patches of 7 pixels, width "
+            "64, two layers and two heads, and divides scores by the square root of the width. It "
+            "is trained in two runs of 20 epochs, with AdamW, torch's weight decay of 0.01 and a "
+            "constant learning rate. As published, it is validated on the test images twice per "
+            "epoch, and the best result is reported."
         ),
         settings=tuple(
             replace(setting, limits=(*setting.limits, ONE_OF_MANY))

@@ -72,15 +72,15 @@ STUDY = Study(
     name="lm-dilution",
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
-        "The data are short stories, one in each row as in paper 1, padded with the separator "
-        f"to 256, 512 or 1,024 tokens. {SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the "
-        "tokens in the loss are then real tokens. Networks have 2 layers of 128 channels, 4 "
-        "heads and rotary positions. Each network is scored twice on the same rows: once on "
-        "real tokens only, and once with the padding as in paper 1. The networks trained with "
-        "padding are compared with networks trained without padding, on stories packed one "
-        "after the other into rows of 512 tokens. The networks trained without padding are "
-        "scored on the real tokens of stories in separate rows. Every training step has the "
-        "same number of positions."
+        "The data are short stories, one in each row as in paper 1 (Do Transformers Need Three "
+        "Projections?), padded with the separator to 256, 512 or 1,024 tokens. Then "
+        f"{SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the tokens that the loss counts are "
+        "real tokens. Networks have 2 layers of 128 channels, 4 heads and rotary positions. Each "
+        "network is scored twice on the same rows: once on real tokens only, and once with the "
+        "padding as in paper 1. The networks trained with padding are compared with networks "
+        "trained without padding, on stories packed one after the other into rows of 512 tokens. "
+        "The networks trained without padding are scored on the real tokens of stories in separate "
+        "rows. Every training step has the same number of positions."
     ),
     settings=(
         *(

@@ -24,7 +24,8 @@ _LIMITS = (
     ),
     (
         "A head has 16 channels here, while heads of usual networks have 64 or 128. The 8 to 32 "
-        "channels of decoupled positions are half to twice a head here, and usually half a head."
+        "channels of decoupled positions are half to twice a head here, and half a head in usual "
+        "networks."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers per token and layer than the other "

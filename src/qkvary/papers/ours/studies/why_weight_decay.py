@@ -26,9 +26,9 @@ def _study(size: Size) -> Study:
         size,
         question="Does an identity query need a smaller weight decay than a learned one?",
         description=(
-            "Paper 3 trains identity queries with weight decay 2^-5 and its baseline with 0.1. "
-            "Here identity queries (I-K-V) and the baseline (QKV) are both trained with weight "
-            "decays of 0.1, 2^-5, 0 and 1."
+            "Paper 3 ([Key,Value] is probably all you need) trains identity queries with weight "
+            "decay 2^-5 and its baseline with 0.1. Here identity queries (I-K-V) and the baseline "
+            "(QKV) are both trained with weight decays of 0.1, 2^-5, 0 and 1."
         ),
         settings=tuple(
             why_setting(name, size, weight_decay=decay) for name, decay in DECAYS.items()

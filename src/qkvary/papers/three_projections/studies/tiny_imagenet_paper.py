@@ -11,17 +11,17 @@ from qkvary.training.config import OptimizerConfig, TrainingConfig
 _BATCH_SIZE, _EPOCHS = 128, 50
 
 _WHAT = (
-    "The study follows the text of paper 1, for which there is no code: ViT-B/16 on Tiny ImageNet, "
-    "with images of 224 x 224 pixels (197 tokens, width 768, 12 layers, 12 heads, d_ff 3,072, "
-    "dropout 0.1), 100,000 training images of 200 classes, two runs, and the four variants of the "
-    "paper's "
-    "table. The stored images have 64 x 64 pixels and are resized when a batch is built. Where "
-    'the text says only "as above" or nothing, the study has Adam at 1e-4 without weight decay, '
-    "batches of 128, 50 epochs, the flips and crops that the code uses for CIFAR-100, "
-    "ImageNet's mean and standard deviation, a norm after the last block, and a single matrix "
-    "as the head. A run takes some 10^19 floating-point operations, so use --device cuda. The "
-    "paper's table prints 40, 35 and 32 minutes per epoch for variants with three projections, "
-    "two projections and one projection; the records contain the steps per second of each run. "
+    "The study follows the text of paper 1 (Do Transformers Need Three Projections?), for which "
+    "there is no code: ViT-B/16 on Tiny ImageNet, with images of 224 x 224 pixels (197 tokens, "
+    "width 768, 12 layers, 12 heads, d_ff 3,072, dropout 0.1), 100,000 training images of 200 "
+    "classes, two runs, and the four variants of the paper's table. The stored images have 64 x 64 "
+    'pixels and are resized when a batch is built. Where the text says only "as above" or nothing, '
+    "the study has Adam at 1e-4 without weight decay, batches of 128, 50 epochs, the flips and "
+    "crops that the code uses for CIFAR-100, ImageNet's mean and standard deviation, a norm after "
+    "the last block, and a single matrix as the head. A run takes some 10^19 floating-point "
+    "operations, so use --device cuda. The paper's table prints 40, 35 and 32 minutes per epoch "
+    "for variants with three projections, two projections and one projection; the records contain "
+    "the steps per second of each run. "
 )
 
 
