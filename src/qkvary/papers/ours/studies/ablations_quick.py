@@ -63,7 +63,7 @@ _PLAIN = (
             *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one),
         ),
         limits=_limits(
-            "SimA is missing in this setting, because its norms over all tokens have no causal form."
+            "SimA is missing here, because its norms over all tokens have no causal form."
         ),
     ),
 )

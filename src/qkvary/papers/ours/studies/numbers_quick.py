@@ -10,9 +10,9 @@ STUDY = Study(
     name="numbers-quick",
     question="What does sharing cost where a network learns to count in words?",
     description=(
-        "The study has the two settings in which networks learn from the number experiment of "
-        "paper 2 (Key-Value Transformer): windows of 16 and 32 words at the higher learning rate, "
-        "for 735 and 360 steps. All numbers are used, and every tenth window is for the test. The "
+        "Of the settings of paper 2's number experiment (Key-Value Transformer), the study has the "
+        "two in which networks learn: windows of 16 and 32 words at the higher learning rate, for "
+        "735 and 360 steps. All numbers are used, and every tenth window is for the test. The "
         "study adds Q-K=V, which halves the cache, to the published variants."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
