@@ -58,7 +58,10 @@ def apply(matrix: Tensor, basis: Basis) -> Tensor:
 
 
 def make_plain(layer: LayerDraft) -> LayerDraft:
-    """Write a residual query ``x + x W`` as one matrix, ``x (1 + W)``; keep other queries."""
+    """Return a layer whose query is one matrix: ``x + x W`` becomes ``x (1 + W)``.
+
+    A query with a GELU is refused.
+    """
     config = layer.config
     if config.variant.query_form == "residual-gelu":
         raise UsageError(

@@ -30,7 +30,10 @@ def divergence_sum(
 
 
 class Comparison:
-    """Scores networks on a text and compares them with the original, which runs only once."""
+    """Scores networks on a text and compares them with the original.
+
+    The hidden states of the original are computed only once.
+    """
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
         self.original = original

@@ -125,7 +125,7 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
 def _draw(
     config: AttentionConfig, generator: torch.Generator, *, commutes: bool, orthogonal: bool
 ) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-    """Draw matrices with condition number ``CONDITION``, or 1 if ``orthogonal``.
+    """Draw matrices with a condition number of at most ``CONDITION``, or of 1 if ``orthogonal``.
 
     If ``commutes``, they commute with the rotation of rotary positions.
     """

@@ -24,7 +24,7 @@ CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
 """The variants in paper 2's character experiment."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
-"""The variants in paper 2's number experiment, in the order of the paper's table."""
+"""The variants in paper 2's number experiment."""
 
 DIGITS = 10
 CHARACTERS = 65
