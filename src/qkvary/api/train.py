@@ -136,7 +136,7 @@ def train(
         study = study_of(steps)
         _require_sizes(study, planned, distribution)
         if not dry_run:
-            requested = study.cells()[0].run.execution
+            requested = study.cells()[0].run.execution_settings
             study = _with_stored_settings(study, store, options, distribution, terminal)
             _train_cells(study, requested, store, planned, options, distribution, call, terminal)
     # Imported here because training does not need the descriptions of runs.
@@ -268,7 +268,7 @@ def _with_stored_settings(
         if not similar:
             return None
         newest = max(similar, key=lambda run: run.step)
-        differences = newest.differences(newest.cell.run.execution)
+        differences = newest.differences(newest.cell.run.execution_settings)
         if not options.allow_change:
             raise UsageError(
                 f"{newest.cell.title} began with {differences}, and has reached step "
@@ -285,7 +285,11 @@ def _with_stored_settings(
         return to_dict(newest.stored)
 
     stored = distribution.run_on_first(find_stored)
-    return study if stored is None else study.with_execution(from_dict(ExecutionSettings, stored))
+    return (
+        study
+        if stored is None
+        else study.with_execution_settings(from_dict(ExecutionSettings, stored))
+    )
 
 
 def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:

@@ -410,7 +410,7 @@ class Study:
         if self.pairs:
             _unique(self.name, "contrasts", [" against ".join(pair) for pair in self.pairs])
 
-    def with_execution(self, execution: ExecutionSettings) -> Self:
+    def with_execution_settings(self, execution: ExecutionSettings) -> Self:
         """Return the same study with one set of execution settings for all runs."""
         settings = tuple(
             replace(one, training=replace(one.training, execution=execution.config))

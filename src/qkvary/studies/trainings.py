@@ -89,7 +89,7 @@ def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -
     for training in list_trainings(store):
         if minutes in training.minutes:
             noted, run = training.study, training.study.cells()[0].run
-            study = study_of(run.training.steps).with_execution(run.execution)
+            study = study_of(run.training.steps).with_execution_settings(run.execution_settings)
             if {*noted.labels} & {*study.labels} and _join_studies(noted, study) is not None:
                 return run.training.steps
     return None
@@ -244,7 +244,7 @@ def find_similar_runs(
                 f"with {run.differences(first.stored)}: train them with separate commands, or "
                 "start other runs (--anew)"
             )
-    return [run for run in shared if run.stored != run.cell.run.execution]
+    return [run for run in shared if run.stored != run.cell.run.execution_settings]
 
 
 def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> Generator[BegunRun]:
@@ -257,7 +257,9 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
     for key, cell in cells.items():
         state, step = store.state(key), store.newest_step(key)
         if step or state != "open":
-            yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
+            yield BegunRun(
+                cell=cell, stored=cell.run.execution_settings, step=step, is_done=state == "done"
+            )
         else:
             wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
     for key in store.keys() if wanted else ():

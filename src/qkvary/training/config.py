@@ -356,14 +356,14 @@ class RunConfig:
         return self.task.count_tokens(self.network)
 
     @property
-    def execution(self) -> ExecutionSettings:
+    def execution_settings(self) -> ExecutionSettings:
         """How and on which device the run is executed."""
         return ExecutionSettings(config=self.training.execution, device=self.device)
 
-    def with_execution(self, execution: ExecutionSettings) -> Self:
+    def with_execution_settings(self, settings: ExecutionSettings) -> Self:
         """Return the same run with other execution settings."""
-        training = dataclasses.replace(self.training, execution=execution.config)
-        return dataclasses.replace(self, training=training, device=execution.device)
+        training = dataclasses.replace(self.training, execution=settings.config)
+        return dataclasses.replace(self, training=training, device=settings.device)
 
     @property
     def run_key(self) -> str:

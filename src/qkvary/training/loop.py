@@ -136,7 +136,7 @@ class _Trainer:
     ) -> None:
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.stop, self.distribution, self.keep = stop, distribution, keep
-        self.changed = stored.execution.differences(run.execution)
+        self.changed = stored.execution_settings.differences(run.execution_settings)
         self.key = stored.run_key
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)

@@ -241,13 +241,15 @@ def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
     try:
         found = cast("dict[str, Any]", decode(config))
         run = from_dict(RunConfig, found["run"])
-        plain = run.with_execution(ExecutionSettings(config=ExecutionConfig(), device="cpu"))
+        plain = run.with_execution_settings(
+            ExecutionSettings(config=ExecutionConfig(), device="cpu")
+        )
         named = [
             canonical_json(plain, identity=True),
             found["data_fingerprint"],
             found["numerics_version"],
         ]
-        return encode(named), run.execution
+        return encode(named), run.execution_settings
     except (ValueError, TypeError, KeyError, AttributeError):
         return "", None
 

@@ -53,7 +53,7 @@ def train_cell(
     """
     keep_freed_memory()
     started, task = now(), task or load_cell_task(cell.run.task)
-    run = cell.run if requested is None else cell.run.with_execution(requested)
+    run = cell.run if requested is None else cell.run.with_execution_settings(requested)
 
     def save_network(step: int | None, network: nn.Module) -> None:
         saved = cast("LanguageModel", network)
@@ -78,7 +78,7 @@ def train_cell(
     )
     if outcome.status == "stopped":
         return None
-    changed = cell.run.execution.differences(run.execution)
+    changed = cell.run.execution_settings.differences(run.execution_settings)
     is_shown = outcome.status == "done" and distribution.is_first
     if is_shown and None in cell.kept_networks:
         save_network(None, outcome.network)
