@@ -1,1 +1,1 @@
-"""Conversions of a network into an equivalent one, which computes the same function."""
+"""Conversions of a network: exact rewrites, and approximate conversions to a smaller cache."""

@@ -1,7 +1,8 @@
-"""Changes the bases of a layer's input and output, or makes a role (Q, K or V) the layer input.
+"""Rewrites an attention layer in other bases of its input and output.
 
-Queries, keys and values stay the same: only the residual stream is written in another basis. So
-every score term, core and mask is unchanged.
+A change of basis can turn one projection into the identity, so that the query, key or value is the
+layer input itself. Only the residual stream is written in another basis: queries, keys and values
+keep their numbers, so score terms, cores and masks do not change.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.1, 8.4 and 8.5.
 """
@@ -22,43 +23,45 @@ from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, ROLES, Role, Source, share
 from qkvary.storage.errors import UsageError
 
 Basis = Float[Tensor, "d_model d_model"] | None
-"""The matrix of a change of basis, by which row vectors are multiplied; ``None`` for the
-identity."""
+"""The matrix that changes the basis of row vectors; ``None`` stands for the identity."""
 
 _BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
-"""Terms that change the output of a projection before it becomes a key or a value."""
+"""Terms of a variant that change a projection's output before it becomes a query, key or value."""
 _NEW = "new"
-"""The name of the new projection that undoes the change of basis, for roles that read the layer
+"""The name of a new projection that undoes the change of basis, for a role that was the layer
 input."""
 
 
 @dataclass(slots=True)
 class LayerDraft:
-    """An attention layer and its weights, under the names of its state dict."""
+    """The configuration and the weights of an attention layer, for a rewrite."""
 
     config: AttentionConfig
     weights: dict[str, Tensor]
-    """The layer's parameters in float64."""
+    """The parameters in float64, under the names of the layer's state dict."""
     name: str
 
     def reading(self, source: Source) -> str:
-        """Return the name of the matrix in a source's projection that multiplies the input."""
+        """Return the name of the first matrix of a projection, which multiplies the layer input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 
 
 def undo(basis: Basis, matrix: Tensor) -> Tensor:
-    """Return ``basis^-1 W`` for a matrix W that torch stores transposed."""
+    """Return ``basis^-1 W``; ``matrix`` and the result are transposed, as torch stores them."""
     return matrix if basis is None else torch.linalg.solve(basis, matrix.mT).mT.contiguous()
 
 
 def apply(matrix: Tensor, basis: Basis) -> Tensor:
-    """Return ``W basis`` for a matrix W that torch stores transposed."""
+    """Return ``W basis``; ``matrix`` and the result are transposed, as torch stores them."""
     return matrix if basis is None else basis.mT @ matrix
 
 
 def make_plain(layer: LayerDraft) -> LayerDraft:
-    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``."""
+    """Return a layer whose query is one matrix: ``x + x W`` becomes ``x (1 + W)``.
+
+    A query with a GELU is refused.
+    """
     config = layer.config
     if config.variant.query_form == "residual-gelu":
         raise UsageError(
@@ -77,7 +80,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
 
 
 def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
-    """Multiply the output of each source's projection, where there is one, by a factor."""
+    """Multiply the weights and biases of projections by a factor; skip those that are absent."""
     for source in sources:
         for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
             if name in weights and factor != 1.0:
@@ -85,7 +88,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that key and value are plain projections, whose weights a rewrite can replace."""
+    """Refuse a layer with a norm or a latent between a projection and its key or value."""
     for term in layer.config.variant.terms:
         if term.name in _BETWEEN:
             raise UsageError(
@@ -96,9 +99,9 @@ def check_terms(layer: LayerDraft) -> None:
 
 
 def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
-    """Return the basis in which a role becomes the layer input: the role's own matrix.
+    """Return the basis in which a role becomes the layer input: the matrix of its projection.
 
-    It includes the correction of the score scale for identity roles, if the layer has one.
+    If the layer corrects the score scale for identity roles, the matrix includes the correction.
     """
     config, sharing = layer.config, layer.config.variant.sharing
     source = sharing.roles[role]
@@ -127,8 +130,8 @@ def move_attention(
 ) -> LayerDraft:
     """Return a layer whose input is in the basis ``read`` and whose output is in ``written``.
 
-    ``identity`` is the source whose projection becomes the identity; in this case, ``read`` must
-    come from :func:`find_basis`.
+    If a projection has to become the identity, ``identity`` names it, and ``read`` must be the
+    result of :func:`find_basis`.
     """
     weights = dict(layer.weights)
     config = layer.config
@@ -175,19 +178,19 @@ def _move_sources(
 
 
 def replace_variant(config: AttentionConfig, **fields: Any) -> AttentionConfig:
-    """Return a layer whose variant has other fields."""
+    """Return the configuration with some fields of its variant replaced."""
     variant = dataclasses.replace(config.variant, **fields)
     return dataclasses.replace(config, variant=variant)
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the identity correction of scores if a source is used by query or key alone."""
+    """Return the identity correction of scores if only the query or only the key uses a source."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Multiply the scores by a factor, in the configuration if possible, else in the weights."""
+    """Multiply the scores by a factor: by the configuration if possible, otherwise by weights."""
     if layer.config.identity_correction == factor:
         return layer
     scale = dataclasses.replace(layer.config.scale, identity="none")
@@ -203,13 +206,13 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
         scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
-        f"expected the score scale identity='none' in {layer.name}, or a projection that only "
-        f"scores read, got {format_label(layer.config.variant)}"
+        f"expected the score scale identity='none' in {layer.name}, or a projection that is used "
+        f"only for scores, got {format_label(layer.config.variant)}"
     )
 
 
 def check_bias(layer: LayerDraft, source: Source) -> None:
-    """Check that the bias of a source can be removed without changing what the layer computes."""
+    """Refuse a layer if removing the bias of a projection would change what the layer computes."""
     bias = layer.weights.get(f"{source}_proj.bias")
     if bias is None or not bias.any():
         return
@@ -217,9 +220,9 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
     readers = variant.sharing.readers(source)
     if "query" in readers:
         raise UsageError(
-            f"expected no query bias in {layer.name}: the layer input has none, and no other "
-            f"weight can express it (largest entry {float(bias.abs().max()):.2g}); train with "
-            "bias=False"
+            f"expected no query bias in {layer.name}, got one with entries up to "
+            f"{float(bias.abs().max()):.2g}: once the query is the layer input, no weight can "
+            "express the bias; train with bias=False"
         )
     rotated = "key" in readers and variant.positions == "rotary"
     if rotated or (config.value_rope != "none" and "value" in readers):
@@ -229,15 +232,16 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
         )
     if variant.core_name != "softmax":
         raise UsageError(
-            f"expected the core softmax in {layer.name}, whose weights sum to 1, for a bias of the "
-            f"{' and '.join(readers)}, got {variant.core_name}"
+            f"expected the core softmax in {layer.name}, because a bias of the "
+            f"{' and '.join(readers)} can only be removed if weights sum to 1, got "
+            f"{variant.core_name}"
         )
 
 
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Remove the bias of a projection: a value's moves to the output bias, a key's cancels."""
+    """Remove a bias: a value's bias moves to the output bias, a key's cancels in the softmax."""
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

@@ -1,7 +1,8 @@
-"""Makes a role the layer input by other bases of the residual stream, one for each layer's input.
+"""Makes the query, key or value of layers equal to the layer input, by changes of basis.
 
-A sublayer with a skip has one basis for input and output. Without the skip, the last matrix of the
-sublayer maps into the basis of the next sublayer. Norms allow no change of basis.
+The residual stream gets another basis at the input of each layer. A sublayer with a skip needs the
+same basis for its input and output. In a sublayer without a skip, the last matrix maps into the
+basis of the next sublayer. A network with norms allows no change of basis.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3;
 the paper's later version claims that any one of the three projections can be removed.
@@ -38,16 +39,16 @@ from qkvary.nn.layout import sinusoid
 from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
-"""B counts as orthogonal if B^T B differs from the identity by at most this."""
+"""A basis B counts as orthogonal if B^T B differs from the identity by at most this."""
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:
-    """Return whether the residual stream has the same basis in all layers."""
+    """Return whether the residual stream must have the same basis in all layers."""
     return config.shared_blocks or config.block.skips == "both"
 
 
 def attention_draft(draft: Draft, layer: int) -> LayerDraft:
-    """Return one attention layer of a network."""
+    """Return the attention of the layer with index ``layer``, from 0."""
     block = 0 if draft.config.shared_blocks else layer
     weights = draft.part(f"{block_prefix(block)}attention.")
     return LayerDraft(draft.config.layers[layer], weights, f"layer {layer + 1}")
@@ -56,7 +57,11 @@ def attention_draft(draft: Draft, layer: int) -> LayerDraft:
 def change_layers(
     draft: Draft, layer: int | None, change: Callable[[LayerDraft], LayerDraft | None]
 ) -> list[LayerDraft]:
-    """Change one attention layer (from 1) or all in place; ``None`` leaves the old one."""
+    """Change attention layers in place, and return the new ones.
+
+    ``layer`` counts from 1; ``None`` stands for every layer. A layer stays as it is if ``change``
+    returns ``None``.
+    """
     changed: dict[int, LayerDraft] = {}
     for index in choose_blocks(draft, layer):
         new = change(attention_draft(draft, index))
@@ -70,7 +75,7 @@ def change_layers(
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
-    """Return a network in which a role is the layer input, in every layer or in one."""
+    """Return a network in which ``role`` is the layer input, in one chosen layer or in all."""
     config = draft.config
     if config.block.norm != "none":
         raise UsageError(
@@ -82,7 +87,7 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
     bias = f"no {role} bias"
     if role != "query":
-        bias += ", or one without rotation, with a separate query and the core softmax"
+        bias += ", or one that is not rotated, with a separate query and the core softmax"
     bases: list[Basis] = [None] * draft.blocks
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
@@ -135,8 +140,8 @@ def move_network(
 ) -> tuple[Draft, list[str]]:
     """Return a network with its residual stream in other bases, and notes on side effects.
 
-    ``bases`` holds the basis of each layer's input, the same object for all layers if the network
-    is uniform. ``identities`` maps a layer's index to the source that becomes the layer input.
+    ``bases`` holds the basis of each layer's input. If :func:`is_uniform`, all entries are the same
+    object. ``identities`` maps the index of a layer to the projection that becomes the identity.
     """
     last, is_tied = _last_basis(draft.config, bases)
     weights = {
@@ -157,7 +162,7 @@ def move_network(
     if was_tied:
         moved.config = dataclasses.replace(moved.config, tied_head=False)
         notes.append(
-            "the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"
+            "the head is no longer tied to the embedding: the basis is not orthogonal (Remark 4)"
         )
     return moved, notes
 

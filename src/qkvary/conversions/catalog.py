@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
 BY_LAYER = ("latent", "shared")
-"""The methods with a spectrum, which can choose a size for each layer."""
+"""The methods that compute a spectrum, so that they can choose a size for each layer."""
 
 
 def rewrite_names() -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def method_names() -> tuple[str, ...]:
 def load_method(name: str) -> ModuleType:
     """Return the module of a method that makes the cache smaller.
 
-    ``STATEMENT`` is its new form as a clause, ``choose(layer, numbers)`` returns the configuration
-    of a layer that caches at most so many values per token, and ``convert(maps, config)`` its
-    weights.
+    Its ``STATEMENT`` describes the new form of a layer in a clause. ``choose(layer, numbers)``
+    returns the configuration of a layer that caches at most ``numbers`` values per token.
+    ``convert(maps, config)`` returns the weights of that layer.
     """
     return _load("method", name, METHODS)
 

@@ -1,4 +1,4 @@
-"""The weights that a rewrite changes, the options of the user, and the result.
+"""What a rewrite is given and returns: weights, the options of the user, and the result.
 
 Matrices act on row vectors here, as in the papers: ``q = x W_Q`` with ``W_Q`` of shape
 [d_model, width]. Torch stores the transpose.
@@ -19,8 +19,8 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import check_seed
 
 MOST_CONDITION = 1e6
-"""Matrices with a larger condition number are refused; up to this one, logits stay equal to within
-1e-9."""
+"""The largest condition number of a matrix that a rewrite inverts. Up to this number, logits stay
+equal to within 1e-9."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Draft:
         }
 
     def replace_part(self, prefix: str, weights: dict[str, Tensor]) -> None:
-        """Replace all parameters below a prefix."""
+        """Replace all parameters whose names start with a prefix."""
         kept = {name: one for name, one in self.weights.items() if not name.startswith(prefix)}
         self.weights = kept | {f"{prefix}{name}": value for name, value in weights.items()}
 
@@ -99,7 +99,7 @@ def block_prefix(index: int) -> str:
 
 
 def choose_blocks(draft: Draft, layer: int | None) -> range:
-    """Return the indices of the blocks that a local rewrite changes: one block, or all."""
+    """Return the indices of the blocks to change: ``layer``, counted from 1, or all if None."""
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
@@ -121,7 +121,7 @@ def replace_layers(
 
 
 def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
-    """Return the condition of a matrix that must be inverted; refuse a nearly singular one."""
+    """Return the condition number of a matrix to invert; refuse a nearly singular matrix."""
     number = float(torch.linalg.cond(matrix))
     # Written so that NaN is refused.
     if not number <= MOST_CONDITION:

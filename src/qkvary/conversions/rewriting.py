@@ -29,29 +29,29 @@ class Difference(NamedTuple):
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
-    """The share of positions where the most probable next token differs."""
+    """The share of positions at which the two networks predict different next tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The result of a rewrite, with its statement, conditions and notes."""
+    """The two networks of a rewrite, with the theorem, its conditions and their differences."""
 
     name: str
     original: LanguageModel
     network: LanguageModel
-    """The rewritten network, in the same number format and on the same device."""
+    """The rewritten network, in the number format and on the device of the original."""
     statement: str
     conditions: tuple[str, ...]
     conditioning: tuple[Conditioning, ...]
     exact: Difference
     stored: Difference
-    """The difference in the number format of the networks."""
+    """The difference that is measured in the number format of the networks."""
     tokens: int
     notes: tuple[str, ...]
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
-    """Rewrite a network, which is not changed, and compare the logits before and after.
+    """Return a rewritten copy of a network, and how much its logits differ from the original's.
 
     Raises:
         UsageError: if the rewrite is unknown, its conditions do not hold, or it changes logits by

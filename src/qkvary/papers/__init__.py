@@ -1,1 +1,4 @@
-"""Published figures and claims with verdicts: a folder per paper, and ``ours`` for our studies."""
+"""Published figures and claims, each with a verdict.
+
+Each paper has a folder. The folder ``ours`` contains the studies of this project's own questions.
+"""

@@ -1,4 +1,8 @@
-"""Derives the averages in Tables 2 and 3 of papers 1 and 2, and those in the public notebook."""
+"""Derives the averages in Tables 2 and 3 of papers 1 and 2, and those in the public notebook.
+
+Paper 1 is "Do Transformers Need Three Projections?" and paper 2 is "Key-Value Transformer", the
+earlier paper. The public notebook belongs to paper 2.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,7 +57,7 @@ def _stored(figure: PublishedFigure) -> Derivation | None:
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive a figure of swap or sub; the earlier paper prints these two columns exchanged."""
+    """Derive a figure of swap or sub, two columns that the earlier paper prints exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]

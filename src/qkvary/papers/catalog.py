@@ -1,4 +1,4 @@
-"""Finds the JSON files with the claims and published tables of the papers, poster and article."""
+"""Finds the JSON files with the claims and the tables of the papers, the poster and the article."""
 
 import difflib
 import functools
@@ -43,7 +43,7 @@ def find_by_end(text: str, names: Collection[str], what: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValueError(f"expected one {what}, got {text!r}, which is {listed(found, 'or')}")
+        raise ValueError(f"expected one {what}, got {text!r}, which may be {listed(found, 'or')}")
     ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
     close = difflib.get_close_matches(text, sorted(ends), n=1)
     near = [name for name in names if name.endswith(tuple(close))] if close else []

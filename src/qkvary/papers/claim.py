@@ -1,7 +1,7 @@
-"""Reads what the papers claim: each claim, paraphrased, with the judges that test it.
+"""Reads the claims of the papers, each with its judges: the numbers and tests that decide it.
 
-The claims are in ``claims.json`` in a document's folder; ``claim_verdicts`` derives the verdicts.
-Never imports torch, numpy or scipy, and reads no study.
+Each document's folder has a file ``claims.json`` with paraphrased claims. The module
+``claim_verdicts`` derives the verdicts. Never imports torch, numpy or scipy, and reads no study.
 """
 
 import functools
@@ -38,8 +38,8 @@ class ByFigure:
     row: str
     column: str
     literal: bool = False
-    """Whether the claim itself says what is counted; if so, a figure that is right only under
-    another convention refutes the claim."""
+    """Whether the claim says what is counted. If it does, a figure that is right only under another
+    convention refutes the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,9 @@ class Claim:
     kind: ClaimKind
     judges: tuple[Judge, ...]
     quantifier: Quantifier
-    """How many judges must agree: ``some`` for a claim of "sometimes", ``every`` for a claim that
-    names its settings or variants. Empty: judges that disagree become a condition."""
+    """How many judges must agree: ``some`` if the claim says "sometimes", ``every`` if the claim
+    names its settings or variants. If it is empty, a disagreement between judges becomes a
+    condition of the verdict."""
     parameters: int | None
     """Parameters of the smallest networks that the claim is about; None for networks of any
     size."""
@@ -127,7 +128,7 @@ class Claim:
     note: str
     """How the claim is read, or the limits of its judges, in sentences; empty for none."""
     untested: str
-    """The part of the claim that no judge covers, as a noun or a clause; empty for none."""
+    """The part of the claim that no judge covers, as a noun or a clause; empty if none is left."""
     needs: str
     """What a test would require, as a sentence; empty for a claim with judges."""
     words: str

@@ -9,7 +9,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 _ABSENT = "nothing"
-"""Stands in messages for a value that only the other claim has."""
+"""Written in messages for a value that one of two versions of a claim does not have."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
@@ -30,22 +30,22 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
 def find_wrong(
     stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each claim whose stored verdict differs, with the first difference."""
+    """Return a sentence for each claim whose stored verdict is not the derived one."""
     now = {str(one["name"]): one for one in derived}
     before = {str(one["name"]): one for one in stored}
     found: list[str] = []
     for name in dict.fromkeys((*before, *now)):
         if name not in now:
-            found.append(f"{name} is not a claim")
+            found.append(f"{name} is stored, but no document makes this claim")
         elif name not in before:
-            found.append(f"{name} is missing")
+            found.append(f"{name} is a claim, but is not stored")
         elif difference := _difference(dict(_values(before[name])), dict(_values(now[name]))):
             found.append(f"{name}: {difference}")
     return found
 
 
 def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
-    """Return the first difference between a stored claim and the current one."""
+    """Return the first difference between a stored and a derived claim; empty if they are equal."""
     for field in dict.fromkeys((*derived, *stored)):
         one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:

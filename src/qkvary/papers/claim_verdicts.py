@@ -1,4 +1,4 @@
-"""Derives verdicts on the documents' claims from figures, by rule. Never imports torch.
+"""Derives the verdict on each claim from its judges, by rule. Never imports torch.
 
 Each judge of a claim (a published number, a comparison, a test or a study) gives a finding
 (``findings``). If all findings agree, the claim has the verdict of the findings. Otherwise:
@@ -31,15 +31,15 @@ from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
 PRINTED = "according to published numbers, which this project did not measure again"
-"""The condition of a claim that only published numbers judge, without a recomputation."""
+"""The condition of a claim if only published numbers support it and no study judges it."""
 UNDECIDED = (
     "according to published numbers; this project's own measurements do not decide the claim"
 )
-"""The condition if studies judge the claim too but do not decide it."""
+"""The condition of a claim if only published numbers support it and studies do not decide it."""
 SCALE = 10
-"""The largest factor by which a study's networks may be smaller than those of a claim."""
+"""A study counts if its networks are at most this many times smaller than those of the claim."""
 NAMES = 2
-"""Maximum number of findings that a condition names, and of studies that a scale names."""
+"""Maximum number of findings named in a condition, and of studies named in ``scale``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ class JudgedClaim:
     condition: str
     """When the claim holds and when not, in sentences; empty for no condition."""
     scale: str
-    """The size of the networks that the verdict is based on; empty if none were trained for it."""
+    """The size of the networks behind the verdict, and their studies; empty if there are none."""
     needs: str
     """What a test would require, as a sentence; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
-    """Judge a claim."""
+    """Return the verdict on a claim, derived from the findings of its judges."""
     findings = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
@@ -83,7 +83,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return the finding; it becomes undecided if its networks are too small for the claim."""
+    """Return a finding, as undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -107,7 +107,7 @@ def _size(parameters: int) -> str:
 
 
 def _missing(claim: Claim) -> str:
-    """Return a sentence that names the tables without a figure for a claim."""
+    """Return a sentence on what a test of the claim needs."""
     judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
     tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
     if not tables:
@@ -117,7 +117,7 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count; printed comparisons do only if no study or test decides."""
+    """Return the findings that count. Printed comparisons count if no study or test decides."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -130,7 +130,7 @@ def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
-    """Return the combined verdict of several findings, and when the claim holds and when not."""
+    """Return the verdict that follows from several findings, and its condition in sentences."""
     some, every = quantifier == "some", quantifier == "every"
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
@@ -169,7 +169,7 @@ def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
 
 
 def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-    """Return a sentence for each condition that some findings have and others lack."""
+    """Return a sentence for each condition that occurs in ``findings`` but not in ``others``."""
     known = {one.condition for one in others} | {""}
     conditions = dict.fromkeys(one.condition for one in findings)
     return _join(*(f"{start} {one}." for one in conditions if one not in known))
@@ -180,7 +180,7 @@ def _join(*sentences: str) -> str:
 
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
-    """Return a phrase with the sizes of the networks that a verdict rests on, and their studies."""
+    """Return a phrase with the sizes of the networks behind a verdict, and their studies."""
     # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings

@@ -107,7 +107,7 @@ def _find(folder: Path | None) -> FindKept:
     if not any(find_tables(folder, study) for study in named):
         raise UsageError(
             f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
-            "but no study that judges a claim has tables there"
+            "got no table of a study that judges a claim"
         )
     return partial(read_kept, folder)
 
@@ -144,7 +144,7 @@ def _near(name: str, known: list[str]) -> str:
     ends = [one for one in known if one.startswith(f"{name}-")]
     if near or not ends:
         return f"did you mean {near[0]}?" if near else "--search WORD finds claims by their words"
-    return f"those of a document are asked for by --document {name}"
+    return f"--document {name} selects all claims of this document"
 
 
 def _near_word(words: list[str], every: list[JudgedClaim]) -> str:

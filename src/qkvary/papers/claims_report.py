@@ -1,4 +1,4 @@
-"""The report on the claims made in the documents.
+"""The report on the claims of the papers, the poster and the article.
 
 It lists each claim with its verdict and the numbers or tests behind the verdict.
 """
@@ -16,37 +16,38 @@ from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, wo
 from qkvary.text.names import count
 
 MEANINGS = (
-    "Every verdict follows by rule from a number and its interval: a recomputed number of the "
-    "document, a test of this project, or a difference between small networks in a study of this "
-    "project. The verdict is 'not distinguished' if the interval lies partly inside and partly "
-    "outside the claimed range, if the networks are too small for the claim, or if none of the "
-    "figures and tests for the claim decides it. Paths in the folders studies and tests, and "
-    "commands that run pytest or python, need a clone of the repository, because an installed "
-    "package does not contain these two folders."
+    "Every verdict follows by rule from evidence: a recomputed number of the document, a test of "
+    "this project, or a difference between small networks in a study of this project, with its "
+    "interval. The verdict is 'not distinguished' if the interval lies partly inside and partly "
+    "outside the claimed range, if the networks are too small for the claim, or if no figure or "
+    "test decides the claim. Paths in the folders studies and tests, and commands that run pytest "
+    "or python, need a clone of the repository. An installed package does not contain these two "
+    "folders."
 )
 CAVEATS = (
     "The claims are paraphrased. Below each claim, a line says where the document makes the claim.",
     (
-        "A study judges a claim for the networks that it trained. Their size is part of the "
-        "verdict: what holds at 1.6 million parameters may fail at a billion, and vice versa."
+        "A study judges a claim only for the networks that it trained. The size of these networks "
+        "is part of the verdict: what holds at 1.6 million parameters may fail at a billion, and "
+        "vice versa."
     ),
     (
         "A figure that follows from other figures of its document shows that the arithmetic is "
         "right. It does not show that a repetition would give the same figure."
     ),
     (
-        "Ranges in round brackets follow from the rounding of published numbers and, where a "
-        "spread between runs or settings is named, also from that spread. Intervals in square "
-        "brackets come from studies; they hold simultaneously for all comparisons of their table, "
-        "with 95 % confidence."
+        "Ranges in round brackets follow from the rounding of published numbers. If the brackets "
+        "name a spread between runs or settings, the range includes this spread too. Intervals in "
+        "square brackets come from studies. They hold simultaneously for all comparisons of their "
+        "table, with 95 % confidence."
     ),
 )
 FOLDED = 3
-"""The report shows every finding of a claim that has at most this many findings. Of other claims,
-it shows at most one finding per record, and the number of the others."""
+"""The report shows all findings of a claim that has at most this many. If a claim has more, the
+report shows at most one finding per record and counts the others."""
 MANY = 5
-"""If a claim has more findings than this, the report shows at most one of them, one that does not
-hold, and counts the others."""
+"""If a claim has more findings than this, the report shows only one finding that does not hold, or
+none, and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",

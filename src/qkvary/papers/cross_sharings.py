@@ -1,4 +1,4 @@
-"""The kind of cross attention in the public code of the papers."""
+"""Registers ``cross_sharing="published-code"``: cross attention as in paper 2's public code."""
 
 from dataclasses import replace
 from typing import Any

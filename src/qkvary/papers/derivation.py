@@ -1,4 +1,4 @@
-"""Derivations of published numbers."""
+"""Derivations of published numbers: what a recomputed number consists of."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Alternative:
     value: Value
     """The figure under this alternative."""
     convention: str
-    """What differs: a phrase after "with" for a convention, after "by" for a mistake."""
+    """What differs, worded to follow "with" if it is a convention, or "by" if it is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,26 +25,26 @@ class Derivation:
     """One recomputed figure."""
 
     value: Value
-    """The figure under the paper's convention, or by the plain meaning of its words if it states
-    none."""
+    """The figure under the paper's convention. If the paper states no convention, its words have
+    their plain meaning."""
     formula: str
     """How the figure is computed, for readers; nothing is computed from this text."""
     convention: str = ""
     """What is counted and in which unit; empty if there is no choice."""
     spread: tuple[float, float] | None = None
-    """The range of possible values, if the inputs are rounded figures."""
+    """The range of possible values if the inputs are rounded; None if they are exact."""
     others: tuple[Alternative, ...] = ()
     """The figures under other conventions."""
     slips: tuple[Alternative, ...] = ()
-    """The figures that known mistakes give, such as two units in one quotient."""
+    """The figures that result from known mistakes, such as dividing MB by MiB."""
     holds: bool | None = None
-    """For a claim in words: whether the value supports it."""
+    """Whether the value supports a claim in words; None if the claim is a number."""
     note: str = ""
     """A further remark for the reader."""
 
 
 Derive = Callable[[PublishedFigure], Derivation | None]
-"""Derives a figure of a table; ``None`` if it cannot be recomputed."""
+"""Derives a figure of a table, or returns ``None`` if the figure cannot be recomputed."""
 Registry = Mapping[str, Derive]
 """The function that derives each table's figures, by the name of the table."""
 

@@ -1,4 +1,4 @@
-"""Charts that only the papers' figures need: means of curves, score maps, errors by width."""
+"""Draws charts that only the papers' figures need: mean curves, score maps, errors by width."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _AREA = svg.Scale(low=0, high=len(_WIDTHS) - 1, start=64, end=226)
 
 
 def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
-    """Return the mean of a variant's curves in several settings, at the steps that all curves have.
+    """Return the mean of one variant's curves over settings, at the steps that all curves have.
 
     The band spans the smallest to the largest run of all settings.
     """
@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the stored errors for one interpretation of paper 3's section 8.3."""
+    """Yield the stored errors for one reading of section 8.3 of paper 3 (query identity)."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(
@@ -115,7 +115,7 @@ def transfer_errors(reading: str) -> Iterator[TransferError]:
 
 
 def transfer_chart(errors: Sequence[TransferError], title: str) -> svg.Drawing:
-    """Draw errors against width, with intervals: one line for the network, one for the map."""
+    """Draw errors and intervals by width, with one line for the network and one for the map."""
     ends = [end for one in errors for end in (one.error.low, one.error.high) if end is not None]
     up = svg.Scale(low=0, high=svg.padded(ends)[1], start=150, end=24)
     parts: list[Markup] = [

@@ -22,7 +22,7 @@ _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 class Printed(NamedTuple):
-    """A number that a paper prints, and the number from our runs."""
+    """A number that a paper prints, next to the number from this project's runs."""
 
     table: str
     """The name of the published table."""

@@ -39,7 +39,7 @@ _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "printed": "published numbers",
     "transfer": paper_charts.TRANSFER,
 }
-"""The source of figures that need no runs, by kind."""
+"""What figures that need no runs are drawn from, by kind."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
 """The sizes of the example in paper 1's figure 5."""
 _DIAGONAL_CODE = (
@@ -60,7 +60,7 @@ class _Drawn:
     """The parts of the figure that have no records."""
     curves: tuple[LearningCurve, ...] = ()
     is_part: bool = False
-    """Whether the runs are only some of the published ones, or others."""
+    """Whether the runs are only a part of the published runs, or differ from them."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -77,8 +77,8 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
         subject="figures of the papers",
         question="What do the papers' figures look like when they are drawn from our own runs?",
         lead=f"{names.count(len(figures), 'figure')}: {parts.count(False)} drawn in full, "
-        f"{parts.count(True)} in part or from other runs than published. Curves are means over "
-        "seeds, bands reach from the smallest run to the largest.",
+        f"{parts.count(True)} in part or from runs that differ from the published ones. Curves are "
+        "means over seeds. Bands reach from the smallest run to the largest.",
         sections=(
             Section(
                 key="overview",
@@ -273,7 +273,6 @@ def _find(
 def _curves(
     figure: PaperFigure, known: StudyRecords, settings: Sequence[str]
 ) -> list[LearningCurve]:
-    """Return the curves of a figure's variants and quantities in some settings."""
     wanted = {quantity for panel in figure.panels for quantity in panel.quantities}
     return [
         curve
@@ -319,8 +318,7 @@ def _means(
 ) -> tuple[list[LearningCurve], int]:
     """Return the mean curve of each variant, and the number of settings that are averaged.
 
-    Only settings in which all variants have a curve are averaged; other means would not be
-    comparable.
+    Only settings in which all variants have a curve are averaged, so that the means are comparable.
     """
     found = {one: [curve for curve in curves if curve.variant == one] for one in variants}
     present = [some for some in found.values() if some]
@@ -441,7 +439,7 @@ def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         draw=partial(quality_chart, shown), caption=figure.title, table=quality_table(shown)
     )
     group = Group(blocks=(chart,), notes=collect_caveats(points), file=figure.name)
-    text = "Perplexities of Table 4 against the size of the cache; intervals show the rounding."
+    text = "Perplexities of Table 4 by the size of the cache. Intervals show the rounding."
     return _Drawn(blocks=(Prose(text), group))
 
 
@@ -457,10 +455,11 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         if own
     )
     text = (
-        "Relative errors of a trained network and of the best linear map, with 95 % intervals. The "
-        "paper prints 4-5 % and 9-10 % at every width; its text lacks the formula of the target. "
-        "With the two readings of the formula shown here, the linear map has about the printed "
-        "error. The network was trained for 20,000 steps of 65,536 inputs, as in the paper."
+        "Relative errors of a trained network and of the best linear map, with 95 % intervals. At "
+        "every width, the paper prints 4-5 % for the network and 9-10 % for the linear map. The "
+        "text of the paper lacks the formula of the target. With the two readings of the formula "
+        "shown here, the linear map has about the printed error. The network was trained for "
+        "20,000 steps of 65,536 inputs, as in the paper."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
     return _Drawn(blocks=(Prose(text), group))

@@ -58,17 +58,18 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""The difference that the seed alone may cause between two published numbers of a column, for
-tables without standard deviations; decision 0030 gives the source of each."""
+"""By table and column, the difference between two published numbers that the seed alone may cause.
+It is used if the table prints no standard deviations. Decision 0030 gives the source of each."""
 OVER_SETTINGS = frozenset(
     {
         *("key-value-table-2", "key-value-table-3"),
         *("three-projections-table-2", "three-projections-table-3"),
     }
 )
-"""The published tables of means over settings, whose deviations are between settings."""
+"""Published tables of means over settings: their deviations are between settings, not runs."""
 ONE_SETTING = ("three-projections-table-3", "tiny_imagenet")
-"""A column of such a table with one setting; its spread is that of CIFAR-100, the nearest task."""
+"""A column of a table in ``OVER_SETTINGS`` that has one setting. Its spread is taken from the
+nearest task, CIFAR-100."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
@@ -79,8 +80,8 @@ SCRIPTS = frozenset(
         *("attention-maps", "training-cost"),
     }
 )
-"""The kept experiments with figures from several studies or from none; ``measure.py`` in their
-folder of a clone reproduces them."""
+"""Experiments with figures from several studies, or from none. In a clone, the script
+``measure.py`` in the folder of an experiment reproduces its figures."""
 ONE_EACH = frozenset(
     {
         *("three-projections-table-4", "three-projections-table-10", "poster-300m"),
@@ -92,10 +93,10 @@ SEEDS = (
     "according to published numbers that each come from a single network; the spread between "
     "seeds is not printed"
 )
-"""The condition of comparisons in the tables of ``ONE_EACH``."""
+"""The condition of verdicts on comparisons in the tables of ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
 _SLACK = 1e-12
-"""The tolerance for floating-point errors where an interval ends at the end of a range."""
+"""The ends of an interval and of a range count as equal if they differ by at most this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +112,9 @@ class Finding:
     low: float | None = None
     high: float | None = None
     detectable: float | None = None
-    """The smallest difference that would have been detected."""
+    """The smallest difference that the study would have detected."""
     condition: str = ""
-    """The condition under which the finding agrees with the claim or contradicts it, worded as the
-    end of a sentence."""
+    """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
     """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
@@ -177,7 +177,7 @@ def _recomputed(table: str) -> dict[tuple[str, str], Recomputed]:
 
 
 def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
-    """Return a published number with its table; a KeyError lists the rows and columns."""
+    """Return a published number with its table; if it is absent, a KeyError lists the choices."""
     table = load_published(judge.table)
     figure = table.figure(judge.row, judge.column)
     return table, _recomputed(judge.table)[figure.row, figure.column]
@@ -208,7 +208,6 @@ def _by_figure(judge: ByFigure) -> Finding:
 
 
 def _recomputed_verdict(found: Recomputed, judge: ByFigure) -> tuple[ClaimVerdict, str]:
-    """Return the verdict on a recomputed figure, and its condition."""
     value = found.derivation.value if found.derivation else None
     near = f"as a rounding of {MISSING if value is None else format_value(value, found.figure)}"
     match found.verdict:

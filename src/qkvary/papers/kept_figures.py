@@ -1,8 +1,8 @@
 """Reads the stored figures that judge claims. Never imports torch.
 
-The figures come from studies in this repository. ``kept_figures.json`` is a copy of figures from
-the tables in the repository's folder ``studies``. ``kept_tables`` reads those tables, and
-``studies/claims/make.py`` writes ``kept_figures.json``.
+The package has no tables of studies, so ``kept_figures.json`` carries the figures that judges need.
+The script ``studies/claims/make.py`` copies them from the tables in the repository's folder
+``studies``, which ``kept_tables`` reads.
 """
 
 import functools
@@ -28,7 +28,7 @@ class KeptFigure:
     interval."""
     high: float | None
     detectable: float | None
-    """The smallest difference that would have been detected; None if not known."""
+    """The smallest difference that the study would have detected; None if not known."""
     runs: int
     """Number of runs, or of pairs of runs if ``paired``."""
     paired: bool

@@ -1,6 +1,7 @@
 """Reads the tables of stored reports in a folder such as ``studies``.
 
-They are in ``STUDY/tables`` or ``GROUP/STUDY/tables``, as ``NAME.csv`` or ``NAME.csv.xz``.
+The tables of a study are in ``STUDY/tables`` or ``GROUP/STUDY/tables``. A table is a file
+``NAME.csv`` or ``NAME.csv.xz``.
 """
 
 import csv
@@ -24,15 +25,15 @@ from qkvary.studies.results.statistics import wilson
 LARGEST_TABLE = 2**26
 """Maximum bytes of a table of a report."""
 STEPS = "steps_to_solve"
-"""The quantity in the table of steps to solve."""
+"""The quantity of the table ``solving``: the steps until a task is solved."""
 DIVERGED = "diverged"
-"""The quantity that is the share of diverged or failed runs."""
+"""The quantity that stands for the share of diverged or failed runs."""
 
 Row = Mapping[str, str]
 
 
 def find_tables(folder: Path, study: str) -> Path | None:
-    """Return the folder of the tables of a study, or None if the folder of reports has none."""
+    """Return the folder with the tables of a study, or None if there is none in ``folder``."""
     name = glob.escape(study)
     found = [*folder.glob(f"{name}/tables"), *sorted(folder.glob(f"*/{name}/tables"))]
     return found[0] if found else None

@@ -10,9 +10,10 @@ from typing import Literal
 from qkvary.papers.catalog import find_by_end
 
 FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed", "transfer"]
-"""Learning curves; attention maps; scores before and after the normalisation of their diagonal;
-sets of images with the odd one out; the block of each variant; quality and cache as printed; errors
-of a learned change of basis by width."""
+"""``curves`` are learning curves, and ``maps`` attention maps. ``diagonal`` shows scores before and
+after the normalisation of their diagonal, ``sets`` sets of images with the odd one out, and
+``blocks`` the block of each variant. ``printed`` shows quality and cache as printed, and
+``transfer`` the errors of a learned change of basis by width."""
 
 KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 BORJI = "Key-Value Transformer (Borji 2023)"
@@ -30,7 +31,7 @@ class Records:
     task: str
     """The task of the study's settings."""
     differs: str = ""
-    """How the runs differ from the published ones, other than in number; empty if they do not."""
+    """How the runs differ from the published runs, apart from their number; empty if not at all."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of the task that select some of the study's settings."""
 
@@ -69,13 +70,13 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task; its runs come from ``STUDIES-published``, or else ``-paper``."""
+    """Return a panel drawn from ``STUDIES-published``, or else ``STUDIES-paper``, or ``quick``."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
 
 def _synthetic(title: str, *quick: Records) -> Panel:
-    """Return a panel of a synthetic task; studies may have only some of its settings."""
+    """Return a panel of a synthetic task; ``quick`` may lack some of the published settings."""
     return _panel(title, title.lower(), *quick, studies="synthetic")
 
 
@@ -95,7 +96,7 @@ def _translation(title: str, source: str) -> Panel:
     return replace(panel, records=records, quantities=quantities, each_setting=True)
 
 
-_SPLIT = "BLEU by epoch is measured on the validation split here, on the test set in the paper"
+_SPLIT = "BLEU by epoch is measured on the validation split here, but on the test set in the paper"
 _ONE_SETTING = "one small setting, trained for fewer epochs"
 _OTHER_SIZES = "other sizes and steps than published"
 _VISION_PART, _OF_GRID = "vision-published-part", "1 of the 48 published configurations"
@@ -136,8 +137,8 @@ _HEADS = ("QKV", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 def _language_models(name: str, size: str, variants: Sequence[str], more: str = "") -> PaperFigure:
     """Return a figure of validation curves, drawn from small networks."""
     differs = (
-        "1.6M parameters on the bytes of novels, with rotary positions; in the paper "
-        f"{size} on tokens{more}"
+        "1.6M parameters, trained on the bytes of novels, with rotary positions; the paper has "
+        f"{size} parameters, trained on tokens{more}"
     )
     return PaperFigure(
         name=name,
@@ -239,7 +240,7 @@ _FIGURES = (
         "three-projections-figure-11",
         "1.2B",
         ("QKV", "Q-K=V", "GQA-8", "MQA", "Q-MQA"),
-        ", and Q-GQA-8 too",
+        ", and also Q-GQA-8",
     ),
     _SYNTHETIC_LOSSES,
     _SYNTHETIC_MAPS,
@@ -355,8 +356,8 @@ _FIGURES = (
                     Records(
                         "why-weight-decay",
                         "language",
-                        "167k parameters and 240 steps, four weight decays; in the paper 124M and "
-                        "100,000 steps",
+                        "167k parameters, 240 steps and four weight decays; the paper has 124M "
+                        "parameters and 100,000 steps",
                     ),
                 ),
                 quantities=("validation loss",),

@@ -2,8 +2,9 @@
 
 The formulas are in n (tokens), d (width) and m (copies of a score map).
 
-The published ``+`` makes m copies of every score map and combines them by a 1x1 convolution. It is
-counted as published here; the cost model counts the equivalent reduced form.
+The published position term ``+`` makes m copies of every score map and combines them by a 1x1
+convolution. This module counts ``+`` as published; the cost model counts the equivalent reduced
+form.
 """
 
 import dataclasses

@@ -37,8 +37,8 @@ def published_report(
 ) -> Report:
     """Return the report on the recomputed numbers of some tables.
 
-    ``counts`` adds counts per verdict. ``shown`` are the numbers to list, all by default; the JSON
-    data has all of them.
+    With ``counts``, the report counts the numbers of each verdict. It lists the numbers in
+    ``shown``, or all if that is None. The JSON data always has all numbers.
     """
     shown = rows if shown is None else shown
     listed = [

@@ -1,4 +1,4 @@
-"""The cost model's quantities for the papers' networks."""
+"""Parameters, MACs and cache sizes of the papers' networks, from the cost model."""
 
 import functools
 

@@ -1,14 +1,14 @@
-"""Recomputation of every published figure from the cost model, with a derived verdict.
+"""Recomputes every published figure from the cost model, and derives a verdict on it.
 
-The verdict compares the recomputed number with the printed one, given its printed digits:
+The verdict compares the recomputed number with the printed number, to the printed digits:
 
-- ``equal``: it rounds to the printed one;
-- ``other convention``: it does so only under another convention, which is named;
-- ``rounding``: the published number was truncated, rounded twice or coarsely, or computed from
+- ``equal``: the recomputed number rounds to the printed number;
+- ``other convention``: it does so only under another convention, which the report names;
+- ``rounding``: the printed number was truncated, rounded twice or coarsely, or computed from
   rounded inputs;
-- ``wrong``: none of these;
-- ``measured``: an experiment or a choice of the authors;
-- ``stated``: words, or no figure at all.
+- ``wrong``: none of these applies;
+- ``measured``: the figure is the result of an experiment, so there is nothing to recompute;
+- ``stated``: the figure is a setting, words, or an empty cell.
 
 Never imports torch.
 """
@@ -58,7 +58,8 @@ _SOURCES = (
 DERIVATIONS: Registry = {
     name: derive for source in _SOURCES for name, derive in source.TABLES.items()
 }
-"""The function that derives each table's figures; other tables only have measurements."""
+"""The function that derives the figures of each table. Tables that are not listed here only have
+measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
 
 
 def published_tables(*names: str) -> tuple[PublishedTable, ...]:
-    """Return published tables for a study; each figure states whether a recomputation equals it."""
+    """Return published tables for a study; each figure states whether its recomputation agrees."""
     return tuple(
         replace(load_published(name), figures=tuple(map(_checked, recompute(name))))
         for name in names
@@ -140,7 +141,7 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
     "measured": "not checkable",
     "stated": "not checkable",
 }
-"""The wording for each verdict in a study's tables."""
+"""How the tables of a study word each verdict."""
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:
@@ -154,8 +155,8 @@ def judge(
 ) -> tuple[FigureVerdict, Alternative | None, str]:
     """Compare a published number with its recomputation.
 
-    Returns the verdict; the alternative that gives the published number, if any; and why the two
-    differ, as a sentence, empty if they are equal or nothing was recomputed.
+    Returns the verdict, the alternative that gives the published number (if any), and a sentence
+    on why the two numbers differ. The sentence is empty if they are equal or none was recomputed.
     """
     if derivation is None:
         return ("stated" if figure.value is None else "measured"), None, ""
@@ -202,7 +203,7 @@ def _prints_as(value: Value, figure: PublishedFigure) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Normalise words and formulas for comparison."""
+    """Remove spaces and a final "only", so that words and formulas can be compared."""
     return "".join(text.removesuffix(" only").split())
 
 

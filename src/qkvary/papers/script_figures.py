@@ -1,4 +1,4 @@
-"""Writes ``figures.csv``: numbers that a script in the folder ``studies`` stores to judge claims.
+"""Writes ``figures.csv``, in which a script in the folder ``studies`` stores numbers for claims.
 
 ``papers.kept_tables`` reads ``figures.csv``.
 """

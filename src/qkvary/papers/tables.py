@@ -1,7 +1,7 @@
-"""Reads the documents' figures, as printed: one JSON file per table, found by its file name.
+"""Reads published tables as they are printed: one JSON file per table, named after the table.
 
-``recomputation`` derives whether a figure follows from the paper's own inputs. Never imports torch,
-numpy or scipy.
+The module ``recomputation`` derives whether a figure follows from the paper's own inputs. Never
+imports torch, numpy or scipy.
 """
 
 import functools
@@ -74,7 +74,7 @@ def _figure(
     columns: Mapping[str, Mapping[str, Any]],
     data: Mapping[str, Any],
 ) -> PublishedFigure:
-    """Read one figure: a number, with its printed form if that is given."""
+    """Read one figure; its entry is a number, or an object with the number and its printed form."""
     entry = row["figures"][key]
     if key not in columns:
         raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")

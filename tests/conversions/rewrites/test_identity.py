@@ -110,7 +110,7 @@ def test_one_layer_with_both_skips(layer: int) -> None:
     assert judge(network, made.network) < EXACT
     assert made.statement == "Theorem 4.1 (one layer)"
     assert not made.network.config.tied_head
-    assert any("tied head" in note for note in made.notes)
+    assert any("no longer tied" in note for note in made.notes)
 
 
 def test_an_identity_query_elsewhere_becomes_a_learned_one() -> None:

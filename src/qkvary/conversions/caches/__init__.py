@@ -1,1 +1,1 @@
-"""Conversions of a trained network into one with a smaller cache; its outputs change."""
+"""Conversions of a trained network to a smaller cache; they change the network's outputs."""

@@ -1,6 +1,6 @@
-"""Turns the byte budget of a cache into layer sizes: equal shares, or more for layers that need it.
+"""Divides the byte budget of a cache among layers: equally, or with more for layers that need it.
 
-Torch-free, so that a budget is refused before a network is read.
+This module does not import torch, so a wrong budget is refused before a network is loaded.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ from qkvary.costs.formats import Format
 from qkvary.storage.errors import UsageError
 
 TOKENS = 4096
-"""Number of tokens over which bytes that all tokens share are spread."""
+"""Length of the context for which bytes per token are computed. Bytes that all tokens share are
+divided by this length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +24,21 @@ class Budget:
     """The maximum size of a cache."""
 
     share: float | None = None
-    """The size as a share of the network's present cache, in the same format."""
+    """The size as a share of the network's present cache, in the same number format."""
     bytes_per_token: float | None = None
-    """The size in bytes per token over all layers. Either this or ``share`` is given."""
+    """The size in bytes per token, summed over all layers. Give either this or ``share``."""
     stored_as: Format
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
-            raise UsageError("expected --cache, such as 50%, or --bytes-per-token, not both")
+            raise UsageError("expected either --cache, such as 50%, or --bytes-per-token, not both")
         if self.share is not None and not 0 < self.share < 1:
             raise UsageError(
                 f"expected a share of the cache above 0 and below 100%, got {self.share:g}"
             )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the size that the budget allows, relative to the present cache."""
+        """Return the allowed size as a share of the network's present cache."""
         if self.share is not None:
             return self.share
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
@@ -56,7 +57,7 @@ def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
 
 
 def network_bytes(config: LanguageModelConfig, stored_as: Format) -> float:
-    """Return the cache bytes of a token in all layers."""
+    """Return the cache bytes per token, summed over all layers."""
     return sum(layer_bytes(layer, stored_as) for layer in config.layers)
 
 
@@ -65,7 +66,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the values per token of each layer, if all keep the same share of their bytes."""
+    """Return how many numbers per token each layer caches if all keep the same share of bytes."""
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:
@@ -82,7 +83,11 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return sizes in values per token; each step enlarges the layer whose cost falls most."""
+    """Return how many numbers per token each layer caches if more go to layers that need them.
+
+    ``costs[layer][size]`` is the forecast cost of a layer. All layers start with the size
+    ``least``. Then the layer whose cost falls most grows by ``step``, until ``total`` is spent.
+    """
     sizes = [least] * len(costs)
 
     def gain(layer: int) -> float:

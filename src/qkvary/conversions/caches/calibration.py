@@ -17,7 +17,7 @@ HELD_OUT = 10
 
 
 class Texts(NamedTuple):
-    """Windows of tokens that do not overlap."""
+    """The windows of tokens that a conversion uses; they do not overlap."""
 
     fitted: Int[Tensor, "windows tokens"]
     trained: Int[Tensor, "more tokens"]
@@ -37,9 +37,9 @@ def read_texts(
 ) -> Texts:
     """Return windows of ``context`` tokens, for fitting and for measuring.
 
-    Every document contributes the same number of the ``tokens`` for fitting, but longer documents
-    make up for the tokens that short documents lack. Without texts in ``held_out``, every tenth
-    window of ``data`` is held out. A distillation may need more tokens (``trained_tokens``).
+    Every document contributes equally many tokens; if some documents are too short, longer ones
+    make up for them. ``tokens`` are used for fitting, and ``trained_tokens`` for a distillation.
+    If ``held_out`` names no texts, every tenth window of ``data`` is held out.
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.
@@ -56,7 +56,7 @@ def read_texts(
         if not chosen.any():
             raise UsageError(
                 f"expected a text of at least {HELD_OUT} windows of {context} tokens, because one "
-                f"window in {HELD_OUT} is held out, got a text of {len(every)}; choices: a second "
+                f"window in {HELD_OUT} is held out, got {len(every)} windows; choices: a second "
                 "text to measure losses on (--held-out TEXT), or a smaller --context"
             )
         trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]

@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers already converted.
 
-Two sets of hidden states pass through the layers in parallel: one of the given network, whose
-layers are the targets, and one of the new network, whose layers are fitted to them. No other
-activations are kept.
+Two sets of hidden states pass through the layers in parallel. One set passes through the given
+network, whose attention outputs are the targets. The other passes through the new network, whose
+layers are fitted to the targets. No other activations are kept.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,8 @@ from qkvary.nn.layout import Layout
 from qkvary.text.progress_line import Progress, ignore
 
 RIDGE = 0.02
-"""Weight of the prior, as a share of the mean square of an input."""
+"""Strength of the pull towards the prior in a :class:`Regression`, as a share of the inputs' mean
+square."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,11 @@ class LayerOutcome:
     """The result of converting a layer."""
 
     lost: float | None
-    """The share of the spectrum of keys and values that the converted layer drops."""
+    """The share of the spectrum of keys and values that the converted layer drops; None for methods
+    without a spectrum."""
     error: float
-    """The error of the layer's output before the refit, relative to the output (root mean
-    squares)."""
+    """The root mean square of the error of attention's output before the refit, divided by that of
+    the output."""
     refitted_error: float
 
 
@@ -50,14 +52,18 @@ class Conversion:
     """The network before the refit: each layer is computed from the given weights and the moments
     of its input."""
     refitted: LanguageModel
-    """The network whose attention outputs are refitted to those of the original."""
+    """The network after the refit, which fits output projections to the original's attention
+    outputs."""
     layers: tuple[LayerOutcome, ...]
 
 
 def choose_network(
     config: LanguageModelConfig, method: ModuleType, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
-    """Return the configuration of the network that a method makes."""
+    """Return the configuration of the network that a method makes.
+
+    ``numbers`` says how many numbers per token each layer may cache; None leaves a layer unchanged.
+    """
     check_layers(config)
     chosen = {
         index: method.choose(layer, size)
@@ -76,7 +82,7 @@ def convert_network(
     *,
     on_progress: Progress = ignore,
 ) -> Conversion:
-    """Convert a network."""
+    """Convert a copy of a network to ``config``; the result holds it before and after the refit."""
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
@@ -105,7 +111,7 @@ def convert_network(
 
 
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
-    """Load new projections into ``made``, and the other parameters from ``before``."""
+    """Load ``weights`` into ``made``, and the parameters that they lack from ``before``."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
     made.load_state_dict({**kept, **weights})
 
@@ -131,7 +137,11 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Run a block on the states; return the attention inputs' second moment, and the outputs."""
+    """Replace the states by a block's outputs, and return what its attention read and computed.
+
+    The results are the second moment of attention's inputs with an appended 1, and attention's
+    outputs.
+    """
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
 

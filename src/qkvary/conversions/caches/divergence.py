@@ -18,7 +18,7 @@ def divergence_sum(
     wanted: Float[Tensor, "rows tokens d_model"],
     found: Float[Tensor, "rows tokens d_model"],
 ) -> Float[Tensor, ""]:
-    """Return the sum over tokens of KL(original || network), from hidden states."""
+    """Return the sum over tokens of KL(original || network), from the hidden states of both."""
     total = found.new_zeros(())
     pairs = zip(wanted.flatten(0, 1).split(CHUNK), found.flatten(0, 1).split(CHUNK), strict=True)
     for reference, states in pairs:
@@ -30,7 +30,10 @@ def divergence_sum(
 
 
 class Comparison:
-    """Scores networks on a text and compares them with the original, whose states are kept."""
+    """Scores networks on a text and compares them with the original.
+
+    The hidden states of the original are computed only once.
+    """
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
         self.original = original

@@ -1,4 +1,4 @@
-"""Which layers can be converted, and the sizes of the results. Torch-free."""
+"""Decides which layers can be converted, and makes the new configurations. Torch-free."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ BY_FREQUENCY = ("linear", "llama3")
 
 
 def check_layers(config: LanguageModelConfig) -> None:
-    """Refuse a network whose keys and values are not linear maps of the layer input."""
+    """Refuse a network that cannot be converted, such as one whose blocks share their weights."""
     if config.shared_blocks:
         raise UsageError(
-            "expected separate weights for each block, got one block for all layers, whose inputs "
-            "differ"
+            "expected separate weights for each block, got one block for all layers, although the "
+            "layers have different inputs"
         )
     for index, layer in enumerate(config.layers, start=1):
         reason = _find_reason(layer)
@@ -46,12 +46,12 @@ def _find_reason(layer: AttentionConfig) -> str | None:
 
 
 def count_numbers(layer: AttentionConfig) -> int:
-    """Return the number of values that a layer caches per token."""
+    """Return how many numbers a layer caches per token."""
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer of another form, with the same window and score terms but no ranks."""
+    """Return a layer with other fields of its variant, a plain query and no low ranks."""
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(
         layer,
@@ -64,17 +64,17 @@ def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionC
 def share_tensor(
     layer: AttentionConfig, head_dim: int, *, rotary: int, **variant: Any
 ) -> AttentionConfig:
-    """Return a layer with one tensor for keys and values, and ``rotary`` decoupled channels."""
+    """Return a layer with one tensor for keys and values, and ``rotary`` extra rotated channels."""
     if rotary:
         variant |= {"positions": "none", "decoupled": rotary}
     return reshape(layer, head_dim, sharing=share("q", "k", "k"), **variant)
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the number of rotated channels of the new key.
+    """Return how many channels of the new key are rotated, for a cache of ``numbers`` per token.
 
-    It is the largest even divisor of the present number up to three quarters of ``numbers``, or 2.
-    A rotary scaling that needs all channels keeps them.
+    It is the largest even divisor of the present number that is at most three quarters of
+    ``numbers``, or 2 if there is none. If the rotary scaling needs all channels, all are kept.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:

@@ -41,9 +41,10 @@ BATCH_TOKENS = 4096
 PASS_TOKENS = 512
 """Tokens per forward pass on a CPU; on other devices a step is one pass."""
 LEARNING_RATE = 5e-4
-"""The peak learning rate for ``FULL_TOKENS`` or more; for fewer tokens it is lower, in proportion
-to the square root of their number. For SmolLM2-135M at half the cache, the loss after 50k tokens is
-0.065 nats higher at 5e-4 than at 1e-4; after 200k tokens it is 0.014 higher than at 2e-4."""
+"""The peak learning rate for ``FULL_TOKENS`` or more. For fewer tokens it is lower, in proportion
+to the square root of their number, because short healing needs a lower rate. For SmolLM2-135M at
+half the cache, 5e-4 gives a loss that is 0.065 nats higher than with 1e-4 after 50k tokens, and
+0.014 nats higher than with 2e-4 after 200k tokens."""
 FULL_TOKENS = 1_000_000
 WARMUP = 0.1
 """Share of the steps in which the learning rate rises."""
@@ -52,7 +53,7 @@ WARMUP = 0.1
 @stored("DistillationConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillationConfig(TaskConfig):
-    """Two networks and the text of a distillation, identified by their digests."""
+    """A distillation, described by the digests of its two networks and its text."""
 
     metric: ClassVar[str] = "divergence"
     higher_is_better: ClassVar[bool] = False
@@ -79,7 +80,7 @@ class DistillationConfig(TaskConfig):
 
 
 class Distillation:
-    """The attention of a converted network learns to predict what the original predicts."""
+    """The task that trains the attention of a converted network to predict like the original."""
 
     tokenizer = None
 
@@ -110,7 +111,7 @@ class Distillation:
         return made
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next windows of the epoch's shuffled order."""
+        """Return the windows of a step, in the shuffled order of its epoch."""
         count = len(self.tokens)
         numbers = rows_of_step(step, batch_size, rows=count, seed=seed, chosen=rows)
         chosen = self.tokens[torch.from_numpy(numbers)]
@@ -156,7 +157,8 @@ def heal(
 ) -> LanguageModel:
     """Return the healed network.
 
-    A call that was stopped or killed resumes from the newest checkpoint in the folder.
+    If an earlier call was stopped or killed, healing continues from the newest checkpoint in
+    ``directory``.
     """
     device, dtype = task.converted.embedding.device, task.converted.embedding.dtype
     rows = max(1, BATCH_TOKENS // task.config.context)

@@ -1,6 +1,7 @@
-"""An attention layer as matrices that act on row vectors, with moments to weight the errors.
+"""Reads an attention layer as matrices, and writes matrices as parameters of a layer.
 
-A constant 1 is appended to the layer's input, so that biases are rows of the matrices.
+The matrices act on row vectors. A constant 1 is appended to the layer's input, so that biases are
+rows of the matrices.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from qkvary.nn.role_maps import make_role_maps
 Weights = dict[str, Tensor]
 """The parameters of an attention layer's projections by name, in float64."""
 SMALLEST_SHARE = 1e-9
-"""Added to the eigenvalues of a moment before its root is inverted, as a share of the largest."""
+"""This share of a moment's largest eigenvalue is added to all eigenvalues, so that the root of the
+moment can be inverted."""
 
 
 class Converted(NamedTuple):
@@ -28,12 +30,12 @@ class Converted(NamedTuple):
     """The share of the spectrum of keys and values that is dropped; None for methods without a
     spectrum."""
     spectrum: Tensor | None = None
-    """The share that would be dropped, by the number of channels of the joint tensor, from 0 on."""
+    """The shares that joint tensors of 0, 1, 2, ... channels would drop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMaps:
-    """Query, key, value and output of a layer, in float64."""
+    """The matrices of a layer for query, key, value and output, in float64."""
 
     config: AttentionConfig
     query: Float[Tensor, "inputs heads head_dim"]
@@ -56,7 +58,7 @@ class LayerMaps:
         return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
 
     def output_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return the moment by which the output projection weights each KV head's value."""
+        """Return, for each KV head, ``W_O W_O^T``: errors of values are weighted by it."""
         output = self.output.unflatten(0, (self.key.shape[1], -1))
         return torch.einsum("ghid,ghjd->gij", output, output)
 
@@ -88,9 +90,10 @@ def write_layer(
     output: Float[Tensor, "heads channels d_model"],
     **projections: Float[Tensor, "inputs *_ channels"],
 ) -> Weights:
-    """Return the parameters of a layer's projections, with the output bias of the original layer.
+    """Return the parameters of a layer's projections.
 
-    Queries absorb the ratio of the score scales. Heads may be a dimension or part of the last one.
+    The output bias is that of the original layer. Queries absorb the ratio of the two layers' score
+    scales. In each matrix, heads may be a separate dimension or part of the last dimension.
     """
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
     if config.out_bias:

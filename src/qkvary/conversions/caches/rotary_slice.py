@@ -1,9 +1,10 @@
-"""One rotated key for all heads: the part of the rotated keys with the most energy.
+"""Cuts one rotated key for all heads from the rotated keys: the part with the most energy.
 
-At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a
-phase. So a unitary matrix that mixes the KV heads' numbers at one frequency leaves all scores
-unchanged, and can concentrate most of what affects scores in the first number. The first numbers of
-all frequencies are the slice; the rest of the keys is scored without rotation.
+A pair of rotated channels is one complex number, which the rotation multiplies by a phase. All KV
+heads have the same phase at one frequency. So a unitary matrix may mix the heads' numbers at one
+frequency without changing any score. The matrix is chosen so that the first number carries most of
+what affects scores. The slice consists of the first numbers of all frequencies. The rest of the
+keys is scored without rotation.
 
 Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
 follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
@@ -31,7 +32,7 @@ class RotarySlice(NamedTuple):
 
     @property
     def projections(self) -> dict[str, Tensor]:
-        """The matrices of decoupled positions by name; none for a layer without rotation."""
+        """The projections of decoupled positions by name; empty for a layer without rotation."""
         rotates = self.key.shape[1] > 0
         return {"q_rope_proj": self.query, "k_rope_proj": self.key} if rotates else {}
 
@@ -41,8 +42,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    If a head rotates more than ``channels`` channels, neighbouring frequencies are merged into the
-    highest of each group.
+    If a head rotates more than ``channels`` channels, groups of neighbouring frequencies are
+    merged, and each group rotates at its highest frequency.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

@@ -24,12 +24,13 @@ from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
 LAYER_STEP = 8
-"""Number of channels that --layers auto assigns at a time."""
+"""Number of channels by which the option --layers auto enlarges a layer at a time."""
 PASSES = 2.4
-"""The time of a conversion, in passes through the network; includes the conversion of the
-layers."""
+"""The time of a conversion, in passes of the fitted text through the network. It includes the
+time to convert the layers."""
 HEALING_PASSES = 4.0
-"""The time of healing, in passes per token: one of the original network, three of the new one."""
+"""The time of healing, in passes per token: one through the original network, three for the new
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Plan:
     method: str
     budget: Budget
     by_layer: bool = False
-    """Whether layers whose conversion costs more loss keep larger caches."""
+    """Whether each layer gets a different size, larger if its conversion raises the loss more."""
     heal_tokens: int = 0
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
@@ -68,7 +69,7 @@ class SmallerCache:
     plan: Plan
     original: LanguageModel
     network: LanguageModel
-    """The network of the last stage; the original where nothing was converted."""
+    """The network of the last stage; the original if nothing was converted."""
     config: LanguageModelConfig
     statement: str
     forecast: Forecast | None
@@ -78,7 +79,7 @@ class SmallerCache:
     fitted_tokens: int
     held_out_tokens: int
     seconds: float | None = None
-    """Forecast of the CPU seconds, if nothing was converted."""
+    """The CPU seconds that the conversion would take; None if it was done."""
 
     @property
     def share(self) -> float:
@@ -99,7 +100,7 @@ def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
 def forecast_stages(
     network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = no_progress
 ) -> SmallerCache:
-    """Forecast a conversion: nothing is converted."""
+    """Forecast the loss and the time of a conversion, without converting the network."""
     even = check_plan(plan, network.config)
     found, config = forecast_sizes(network, plan, even, texts, show_progress)
     tokens = PASSES * texts.fitted.numel() + HEALING_PASSES * plan.heal_tokens
@@ -128,7 +129,7 @@ def run_stages(
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SmallerCache:
-    """Convert a network, which is not changed, and heal the new one if the plan says so.
+    """Return a converted copy of a network, healed if the plan says so.
 
     Args:
         network: The network, in evaluation mode.
@@ -196,7 +197,11 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the configuration that the plan derives from it."""
+    """Return a forecast, and the configuration of the new network.
+
+    If the plan sizes caches by layer, the configuration follows from the forecast. Otherwise it is
+    ``even``.
+    """
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
     probed = {"probed": network.config.num_layers} if plan.by_layer else {}

@@ -1,1 +1,1 @@
-"""The rewrites: each rewrite is one file, and is found by the name of the file."""
+"""Exact rewrites of a network; each file is one rewrite, named after the file."""

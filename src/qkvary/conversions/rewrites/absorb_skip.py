@@ -1,8 +1,9 @@
 """Absorbs the skips around ReLU feed-forward networks, which is possible for very few networks.
 
-``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for all x where, for some set I of inner channels,
-``-W_2 P_I W_1 = 1``; then ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. For
-almost every network there is no such set.
+A skip can be absorbed if a set I of inner channels fulfils ``-W_2 P_I W_1 = 1``, where P_I keeps
+the channels of I and sets the others to zero. Then ``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for
+all x, with ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. Almost no network has
+such a set.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorem 8.3, Corollary 8.3.1.
 """
@@ -26,7 +27,7 @@ of the largest."""
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network without the skip around its feed-forward networks."""
+    """Return a network without the skips around its feed-forward networks."""
     config, block = draft.config, draft.config.block
     if options.layer is not None:
         raise UsageError("expected no layer number with absorb-skip: it changes all layers")
@@ -75,12 +76,12 @@ def decide_skip(
 ) -> SkipDecision:
     """Decide whether a ReLU network of the same width can compute ``x + W_2 relu(W_1 x)`` alone.
 
-    The channels whose sign has to change solve ``sum_i c_i w2_i w1_i^T = -1`` if every c_i is 0 or
-    1. Both matrices are in float64.
+    The equation ``sum_i c_i w2_i w1_i^T = -1`` is solved for c. If every c_i is 0 or 1, the sign of
+    the channels with c_i = 1 has to change. Both matrices are in float64.
 
     Returns:
-        The channels, or ``None`` and the reason: there is no such set, or the products are linearly
-        dependent, so that the question stays open.
+        The channels, or ``None`` with the reason: either no set of channels solves the equation, or
+        the products are linearly dependent and the question stays open.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)

@@ -1,9 +1,9 @@
 """Puts heads in a random gauge: their matrices change, but the function of the network does not.
 
-The matrices are those of query, key, value and output. ``k A`` with ``q A^-T`` gives the same
-scores, and ``v B`` with ``B^-1 W_O`` gives the same output; each KV head has one A and one B. Two
-roles that share a projection have one matrix, so one change has to fit both roles. With rotary
-positions, only one complex number per frequency can be chosen freely.
+The matrices of query, key, value and output change together. Each KV head has one matrix A and one
+matrix B: ``k A`` with ``q A^-T`` gives the same scores, and ``v B`` with ``B^-1 W_O`` gives the
+same output. If two roles share a projection, one change has to fit both roles. With rotary
+positions, A has only one free complex number per frequency.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """
@@ -70,7 +70,7 @@ class Gauge:
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
-    """Draw a random gauge of a layer; applying it does not change the layer's output."""
+    """Draw random gauge matrices that do not change the layer's output."""
     config, sharing = layer.config, layer.config.variant.sharing
     variant = config.variant
     if variant.core_name != "softmax":
@@ -125,7 +125,10 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
 def _draw(
     config: AttentionConfig, generator: torch.Generator, *, commutes: bool, orthogonal: bool
 ) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-    """Draw matrices with a fixed condition number; if ``commutes``, rotation commutes with them."""
+    """Draw matrices with a condition number of at most ``CONDITION``, or of 1 if ``orthogonal``.
+
+    If ``commutes``, they commute with the rotation of rotary positions.
+    """
     heads, size = config.num_kv_heads, config.size_per_head
     most = 1.0 if orthogonal else CONDITION
     rotated = config.position.rotary_dim(size) if commutes else 0

@@ -57,7 +57,8 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    Values of the same projection get W_Q^T too, and the output projection its inverse.
+    If the value shares the key's projection, it is multiplied by W_Q^T too, and the output
+    projection undoes that.
     """
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
@@ -65,7 +66,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
-            f"expected no rotary positions in {layer.name}, which come between query and key"
+            f"expected no rotary positions in {layer.name}, because they come between query and key"
         )
     if config.variant.core_name != "softmax":
         raise UsageError(
@@ -95,7 +96,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
 
 
 def check_head(layer: LayerDraft, role: Role) -> None:
-    """Refuse a layer with several heads or a narrow head, or whose role shares its projection."""
+    """Refuse a layer without exactly one head of full width, or whose role shares a projection."""
     config = layer.config
     source: Source = config.variant.sharing.roles[role]
     if config.num_heads > 1 or config.size_per_head != config.d_model:

@@ -39,7 +39,10 @@ def _merge(layer: LayerDraft) -> LayerDraft:
     config, sharing = layer.config, layer.config.variant.sharing
     check_head(layer, "value")
     if config.value_rope != "none":
-        raise UsageError(f"expected a value that is not rotated in {layer.name}")
+        raise UsageError(
+            f"expected a value that is not rotated in {layer.name}, got value_rope "
+            f"{config.value_rope}"
+        )
     check_bias(layer, sharing.value)
     weights = dict(layer.weights)
     config = release_bias(config, weights, sharing.value)

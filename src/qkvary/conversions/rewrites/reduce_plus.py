@@ -19,8 +19,8 @@ STATEMENT = (
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network in which a temperature and a key bias replace the position term ``+``.
 
-    The channels of its sinusoid depend only on the row or only on the column, and the part that
-    depends on the row cancels in the softmax.
+    Each channel of the term's sinusoid depends either on the row (the query's position) or on the
+    column (the key's position). What depends on the row alone cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

@@ -1,1 +1,1 @@
-"""The paper "Key-Value Transformer" (Borji 2023): paper 2. Paper 1 uses its public code too."""
+"""Paper 2, "Key-Value Transformer" (Borji 2023). Its public code is used by paper 1 too."""

@@ -1,9 +1,9 @@
-"""Cross attention with a mistake of the paper's public code: ``cross_sharing="published-code"``.
+"""Cross attention with a mistake of paper 2's public code: ``cross_sharing="published-code"``.
 
-This cross attention has all three projections. It has ``+``, the 2D position encoding, if
-self-attention has ``+``. The public code builds cross attention from its layer for a shared query
-and key. If padded source and target are equally long, that layer treats cross attention as
-self-attention: the key is also used as the query, and the output does not depend on the target.
+This cross attention has three projections. It has the 2D position encoding ``+`` if self-attention
+has it. If self-attention shares query and key, the public code uses the same kind of layer for
+cross attention. That layer takes equally long inputs for self-attention: if padded source and
+target are equally long, the key is also the query, and the output does not depend on the target.
 """
 
 from jaxtyping import Float
@@ -17,10 +17,7 @@ from qkvary.nn.projections import Heads
 
 
 def make_cross(own: AttentionConfig, cross: AttentionConfig) -> Attention:
-    """Return cross attention.
-
-    If self-attention shares query and key, the cross attention has the mistake of the public code.
-    """
+    """Return cross attention, with the mistake if self-attention shares query and key."""
     if own.variant.sharing.query == own.variant.sharing.key:
         return ReplacedQuery(cross, draw=False)
     return make_attention(cross)

@@ -1,4 +1,4 @@
-"""Networks and training of the papers, as in their text or code. Torch-free."""
+"""Networks and training settings of the papers' experiments, from text or code. Torch-free."""
 
 from collections.abc import Mapping
 
@@ -18,13 +18,13 @@ SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap
 """The tasks in the order of the papers' tables."""
 
 SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of paper 1's tables of synthetic and vision tasks; paper 2 has the first three."""
+"""The variants in paper 1's tables of synthetic and vision tasks. Paper 2 has the first three."""
 
 CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
-"""The rows of paper 2's character experiment."""
+"""The variants in paper 2's character experiment."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
-"""The rows of paper 2's number experiment."""
+"""The variants in paper 2's number experiment."""
 
 DIGITS = 10
 CHARACTERS = 65
@@ -36,7 +36,7 @@ NUMBER_WORDS = 30
 NUMBER_EPOCHS = 15
 NUMBER_BATCH = 64
 NUMBER_STEPS_PER_EPOCH = {16: 49, 32: 24, 64: 12, 128: 6}
-"""Number of whole batches of training windows, by words per window; the same for both protocols."""
+"""Number of whole batches in an epoch, by words per window. Both protocols have the same number."""
 
 SOLVED = 0.99
 """The token accuracy on the validation split at which a synthetic task counts as solved."""
@@ -53,8 +53,9 @@ def synthetic_network(
 ) -> EncoderConfig:
     """Return the post-norm encoder of the synthetic experiments.
 
-    Attention is initialized Xavier-uniform over the packed projection, so fewer projections get
-    larger initial weights; ``matched`` initializes all equally. Other weights use torch's defaults.
+    Attention weights are Xavier-uniform over the packed projection, so variants with fewer
+    projections start with larger weights. With ``matched``, all variants start with equally large
+    weights. Other weights have torch's defaults.
 
     Source: code of paper 2 (Key-Value Transformer): ReLU, d_ff = 2 d, m = 10, no dropout on
     attention probabilities.
@@ -225,7 +226,7 @@ def number_network(context: int) -> LanguageModelConfig:
 
 
 def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
-    """Return the training: 15 epochs of Adam on fastai's one-cycle schedule (``fit_one_cycle``).
+    """Return 15 epochs of Adam with fastai's one-cycle schedule (``fit_one_cycle``).
 
     Weight decay is decoupled and exempts biases and norms.
 
@@ -251,8 +252,8 @@ def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
 NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
     "as-published": (
         (
-            "The scored numbers are all above about 8,000 and the training numbers below, so the "
-            "words that begin a scored number hardly occur in training."
+            "All training numbers are below about 8,000, and all scored numbers are above. The "
+            "words that begin a scored number therefore hardly occur in training."
         ),
     ),
     "clean": (
@@ -262,21 +263,21 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
         ),
     ),
 }
-"""The limits of each protocol."""
+"""What the scores of each protocol do not show."""
 
 NUMBER_CEILING = (
-    "A window does not say where it begins, so its first words cannot be predicted: over all "
-    "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
-    "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
+    "A window does not say where it begins, so its first words cannot be predicted. Over all "
+    "windows of 16, 32, 64 and 128 words, the best possible accuracies are 0.80, 0.90, 0.95 and "
+    "0.98, and the best possible losses are 0.52, 0.26, 0.13 and 0.06."
 )
-"""The best possible scores, those of a solver that knows all numbers."""
+"""States the best possible scores, which are those of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
     "With windows of 64 and 128 words, an epoch has only 12 and 6 updates, and the learning "
     "rate 1e-4 is a tenth of the higher learning rate. These settings therefore measure how far "
     "a short training gets, not what a network can learn."
 )
-"""Why longer windows and the lower learning rate score less."""
+"""States why longer windows and the lower learning rate have lower scores."""
 
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
@@ -288,7 +289,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The scores of predictors that ignore the input, over windows of all sizes."""
+"""States the scores of predictors that ignore the input, over windows of all sizes."""
 
 
 def number_grid(

@@ -1,4 +1,4 @@
-"""The statements of "Key-Value Transformer" about costs."""
+"""Recomputes the statements of "Key-Value Transformer" about costs."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant

@@ -1,4 +1,4 @@
-"""Networks and training of the set anomaly experiments. Torch-free."""
+"""Networks and training of set anomaly: finding the odd image in a set. Torch-free."""
 
 from dataclasses import replace
 

@@ -8,7 +8,7 @@ from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
-"""The rows of paper 2's translation experiment."""
+"""The variants in paper 2's translation experiment."""
 WORDS: dict[int, dict[Language, int]] = {
     1: {"de": 19_133, "en": 11_200},
     3: {"de": 5_629, "en": 4_778},
@@ -38,8 +38,8 @@ def translation_network(
 ) -> EncoderDecoderConfig:
     """Return the pre-norm encoder-decoder of the translation experiment.
 
-    A word needs ``min_count`` occurrences to get a token; ``words`` are the vocabulary sizes of
-    source and target for texts other than Multi30k.
+    A word gets a token if it occurs at least ``min_count`` times. For texts other than Multi30k,
+    ``words`` gives the vocabulary sizes of source and target.
 
     Source: code of paper 2: interleaved sinusoids, scaled embeddings, dropout 0.1 after the
     embedding, on attention probabilities, inside the feed-forward network and after each sublayer,

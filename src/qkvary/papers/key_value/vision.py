@@ -1,4 +1,4 @@
-"""The common parts of studies of image classification. Torch-free."""
+"""Networks, tasks and settings that studies of image classification share. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,9 +25,9 @@ EPOCHS: Mapping[ImageSetName, int] = {
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
 _QUICK_LIMIT = (
-    "Each variant is one small network, trained for half a minute to two minutes on one core, all "
-    "at one learning rate: this shows what sharing costs in that case, not at a usual size. Three "
-    "seeds detect only large differences."
+    "Each variant is one small network, which is trained for half a minute to two minutes on one "
+    "core. All variants have the same learning rate. The results show what sharing costs in this "
+    "case, not at a usual size. Three seeds detect only large differences."
 )
 
 
@@ -69,7 +69,7 @@ def vision_network(
 
 
 def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
-    """Return the published task: colour images are flipped and cropped for training."""
+    """Return the published task, which flips and crops colour images for training."""
     images = IMAGE_SETS[name]
     return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 
@@ -157,10 +157,10 @@ def vision_grid(
 
 
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
-    """Return two studies of a data set by protocol: one with clean splits, one with the published.
+    """Return two studies of a data set: one with clean splits, and one with the published splits.
 
-    Each takes minutes. The network is the published one in a small size, the schedule a cosine with
-    warm-up, and by default 5,000 images are held out.
+    Each study takes minutes. It trains a small version of the published network with a cosine
+    schedule and a warm-up. By default, 5,000 images are held out.
     """
     return {
         "clean": _quick_study(study, name, "clean", **sizes),
@@ -187,10 +187,11 @@ def _quick_study(
     larger = (
         " Published numbers next to ours are averages over 48 configurations, most of them larger, "
         "that were trained longer and tested at their best epoch on the test images. The study "
-        "vision-published-part trains one of them on MNIST as published."
+        "vision-published-part trains one of these configurations on MNIST as published."
     )
     another = (
-        f" {images.title} are a subset of a data set: no published number is compared with them."
+        f" {images.title} are only a part of a data set, so no published number is compared with "
+        "the results."
     )
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
@@ -205,11 +206,12 @@ def _quick_study(
         name=study,
         question=f"What does sharing cost a small vision transformer on {images.title}?",
         description=(
-            f"{images.title}: {images.train_images:,} training and {images.test_images:,} test "
-            f"images. The network is that of paper 2's code, with patches of {patch_size} pixels, "
-            f"{network.tokens} tokens, width 64, two layers and four heads. It trains for "
-            f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs) with AdamW at "
-            f"{learning_rate:g}, a warm-up and a cosine; the last network is tested. "
+            f"The study uses {images.title}, with {images.train_images:,} training and "
+            f"{images.test_images:,} test images. The network is that in the code of paper 2 "
+            f"(Key-Value Transformer), with patches of {patch_size} pixels, {network.tokens} "
+            f"tokens, width 64, two layers and four heads. It trains for {steps:,} steps of "
+            f"{batch_size} images ({epochs:.1f} epochs) with AdamW at {learning_rate:g}, a warm-up "
+            "and a cosine schedule. The last network is tested. "
             f"{held_out[splits]}{'' if is_complete else another}"
         ),
         settings=(

@@ -1,1 +1,1 @@
-"""Studies of our own questions, which the papers do not ask."""
+"""Studies of questions that the papers do not ask."""

@@ -1,4 +1,4 @@
-"""Networks and training of associative recall. Torch-free."""
+"""Networks and training of associative recall: answering a key with its value. Torch-free."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,9 @@ from qkvary.tasks.config import RecallTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 RECALL_VARIANTS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-2", "MQA", "Q-GQA-2", "Q-MQA")
-"""Paper 1's sharings, of projections and of heads."""
+"""The variants of paper 1, which share projections, heads or both."""
 PROJECTIONS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""The sharings of projections only, for networks with one head."""
+"""Variants that share projections but not heads, for networks with one head."""
 CORES = ("linear", "soft")
 """Causal cores without a softmax: linear attention with 1 + elu, and SOFT."""
 SOLVED = 0.99
@@ -23,12 +23,13 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (128, 8): 0.155,
     (256, 16): 0.083,
 }
-"""The accuracy of the best guess from a query's position alone, by (length, pairs), for the default
-power. It exceeds chance because early pairs are queried at small distances more often."""
+"""The accuracy of the best guess from the position of a query alone, by (length, pairs). It exceeds
+chance because early pairs are queried at small distances more often. The numbers are for the
+default ``power`` of the distribution of distances."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels, the same labels with linear attention, and two with SOFT."""
+    """Return the labels, each label with linear attention, and QKV and Q-K=V with SOFT."""
     linear, other = CORES
     return (
         *labels,
@@ -111,7 +112,7 @@ def quick_recall(
     limits: tuple[str, ...],
     steps: int = 800,
 ) -> Setting:
-    """Return a small setting that trains in seconds, in its own table.
+    """Return a small setting that trains in seconds and has a separate table.
 
     With one query head there are no heads to share, so variants only share projections.
     """

@@ -1,4 +1,4 @@
-"""The common parts of studies of small language models. Torch-free."""
+"""Networks, tasks and settings that studies of small language models share. Torch-free."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,11 +18,12 @@ from qkvary.training.presets import adamw, find_preset
 BYTES = 257
 """Number of tokens: all bytes, and the separator."""
 PIECES = 4_096
-"""Vocabulary: GPT-2's first tokens. With all of them the output head would dominate a step."""
+"""Size of the vocabulary: the first tokens of GPT-2's vocabulary. With all tokens, the output head
+would take most of the time of a step."""
 CONTEXT = 128
 HEADS = 16
 STEPS = 800
-"""Number of steps of lm-small, whose size and training portable-quality repeats."""
+"""Number of training steps of the studies lm-small and portable-quality."""
 POSITIONS_PER_STEP = 1_024
 ROTARY_STEPS = 350
 DEVICE = "h100-80gb"
@@ -32,7 +33,7 @@ _INIT = Initialization(scheme="normal", std=0.06)
 
 
 def small_rotary(*, fraction: float = 1.0, value: ValueRope = "counter") -> PositionConfig:
-    """Return rotary positions with a base for short rows."""
+    """Return rotary positions with the base 100, which suits short rows."""
     return PositionConfig(rotary_base=100.0, rotary_fraction=fraction, value_rope=value)
 
 
@@ -44,11 +45,11 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
+    """Return paper 1's network with 2 layers and no dropout, because no example is repeated.
 
-    Positions are part of the variants (rotary) and not added to embeddings. The initial weights
-    are three times as large as in paper 1: with smaller weights, chance decides when such a small
-    network begins to use its context (docs/decisions/0017).
+    Positions are not added to embeddings, but are part of variants such as ``QKV@rotary``. The
+    initial weights are three times as large as in paper 1. With smaller weights, chance decides
+    when such a small network begins to use its context (docs/decisions/0017).
     """
     return LanguageModelConfig(
         attention=AttentionConfig(
@@ -95,7 +96,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
-    """Return a setting on rows of novels; ``more`` are further fields of the setting."""
+    """Return a setting that trains on rows of novels; ``more`` are further fields of it."""
     context = network.max_tokens
     return Setting(
         name=name,
@@ -109,7 +110,7 @@ def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **mor
 def rotary_setting(
     name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
 ) -> Setting:
-    """Return a setting with its own table: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    """Return a setting of 350 steps (``ROTARY_STEPS``) on rows of novels, with a separate table."""
     return novels_setting(
         name, network, steps=ROTARY_STEPS, table=name, variants=variants, limits=limits
     )
@@ -127,7 +128,7 @@ def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
 
 
 def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
-    """State how long the same comparison would take at usual sizes."""
+    """Return a text on how long the same comparison would take at usual sizes."""
     device = find_device(DEVICE)
     parts: list[str] = []
     for name in presets:
@@ -140,8 +141,8 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
         )
         hours = preset.tokens / (plan.tokens_per_second or 1.0) / 3_600
         parts.append(
-            f"{name} {hours:,.2g} hours a run ({preset.tokens / 1e9:.1f} billion tokens), "
-            f"{hours * networks * seeds:,.0f} for all"
+            f"{name} {hours:,.2g} hours per run ({preset.tokens / 1e9:.1f} billion tokens) and "
+            f"{hours * networks * seeds:,.0f} hours for all runs"
         )
     return (
         f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. "

@@ -10,9 +10,8 @@ def text_network(
 ) -> EncoderConfig:
     """Return a pre-norm encoder of bytes with a head on the mean of the last hidden states.
 
-    Embeddings are drawn from N(0, 1), like positions. If embeddings were initialised like the
-    weights of a linear layer on one-hot tokens, they would be too small compared with the
-    positions.
+    Embeddings and positions are both drawn from N(0, 1). If embeddings were initialised like the
+    weights of a linear layer on one-hot tokens, they would be too small compared with positions.
     """
     return EncoderConfig(
         attention=AttentionConfig(d_model=d_model, num_heads=num_heads),

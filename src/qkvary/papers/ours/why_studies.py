@@ -1,4 +1,4 @@
-"""The common parts of studies that ask why sharing works: one small network in two sizes.
+"""What the studies that ask why sharing works have in common: a small network in two sizes.
 
 Torch-free.
 """
@@ -59,7 +59,10 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting on the bytes of novels with its own table; ``variants`` defaults to all."""
+    """Return a setting on the bytes of novels with a separate table.
+
+    Without ``variants``, the setting has all variants of the study.
+    """
     plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
     attention = plain.layers[0]
     init = Initialization(scheme="normal", std=std)
@@ -104,8 +107,8 @@ def why_study(
     """Return a study of one size with five seeds, whose baseline is the first variant."""
     own = (
         f"These are networks of {size.num_layers} layers of {size.d_model} channels, trained on "
-        f"only {size.steps * POSITIONS_PER_STEP:,} bytes in rows of {size.context}. All have the "
-        "same learning rate unless a setting names another."
+        f"only {size.steps * POSITIONS_PER_STEP:,} bytes in rows of {size.context}. All networks "
+        "have the same learning rate unless a setting names another."
     )
     return Study(
         name=name,
@@ -132,5 +135,5 @@ def in_sizes(build: Callable[[Size], Study]) -> Mapping[str, Study]:
 
 
 def across(variants: tuple[str, ...], setting: str, reference: str) -> list[CrossSettingContrast]:
-    """Return contrasts of the same variants between two settings."""
+    """Return contrasts that compare each variant between two settings."""
     return [CrossSettingContrast(label, setting, label, reference) for label in variants]

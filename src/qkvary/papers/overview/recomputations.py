@@ -1,4 +1,4 @@
-"""The savings column of the overview article, which names neither a network nor a source."""
+"""Recomputes the savings in the overview article, which names neither a network nor a source."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def _layer(label: str, heads: int = _HEADS) -> AttentionConfig:
 
 
 def _saved(label: str, count: Callable[[str], int]) -> float:
-    """Return the saving of a variant relative to QKV, in percent of what ``count`` counts."""
+    """Return by how many percent a variant needs less than QKV of what ``count`` counts."""
     return 100 * (1 - count(label) / count("QKV"))
 
 

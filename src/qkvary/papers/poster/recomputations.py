@@ -1,4 +1,4 @@
-"""The tables and statements of the poster "Do Transformers Need Three Projections?"."""
+"""Recomputes tables and statements of the poster "Do Transformers Need Three Projections?"."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def _accuracy() -> Derivation:
     return Derivation(
         value=own - base,
         formula=f"{own:.2f} - {base:.2f}",
-        convention="points of accuracy, not percent of it",
+        convention="percentage points, not percent of the accuracy",
         note="The standard error of these means is about half a point; chance level is 35.0 %.",
     )
 

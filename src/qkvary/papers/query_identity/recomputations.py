@@ -1,4 +1,4 @@
-"""Recomputes table 2 and the claims of "[Key,Value] is probably all you need"."""
+"""Recomputes Table 2 and the claims of "[Key,Value] is probably all you need"."""
 
 import math
 from collections.abc import Mapping

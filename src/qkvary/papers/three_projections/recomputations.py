@@ -1,4 +1,4 @@
-"""Tables 4 to 11 of "Do Transformers Need Three Projections?"."""
+"""Recomputes Tables 4 to 11 of "Do Transformers Need Three Projections?"."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ LARGE = "three-projections-table-10"
 
 SQUARE = "every pair of tokens counted, even if masked; biases and softmax not counted"
 _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
-"""The variants of the three columns of Tables 5, 6 and 8, where Q=K-V costs the same as Q-K=V."""
+"""The variant of each column of Tables 5, 6 and 8. Q=K-V costs the same as Q-K=V."""
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
 _BILLION = 10**9
 _MILLION = 10**6
@@ -52,7 +52,7 @@ def perplexity(split: str) -> Derive:
 def derive_change(
     variant: str, table: str = SMALL, column: str = "validation_perplexity"
 ) -> Derivation:
-    """Derive the change of a printed perplexity against QKV's, in percent."""
+    """Derive the change of a printed perplexity relative to that of QKV, in percent."""
     own = load_published(table).figure(variant, column)
     base = load_published(table).figure("QKV", column)
     (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
@@ -303,7 +303,7 @@ def _large_cache(figure: PublishedFigure) -> Derivation:
 
 
 def derive_large_reduction(label: str) -> Derivation:
-    """Derive a cache reduction at 1.2B, and its value with mixed units."""
+    """Derive a cache reduction at 1.2B, and the wrong value that mixing MB and MiB gives."""
     printed = load_published(LARGE).figure(label, "cache").printed
     mixed = printed_value(LARGE, label, "cache") / printed_value(LARGE, "QKV", "cache")
     slip = Alternative(

@@ -1,4 +1,4 @@
-"""The statements with figures in "Do Transformers Need Three Projections?"."""
+"""Recomputes the numbers in the text of "Do Transformers Need Three Projections?"."""
 
 import dataclasses
 import functools

@@ -1,8 +1,8 @@
 """The deployment scenario of "Do Transformers Need Three Projections?", section 3.3.3.
 
-100 users with 32k tokens each are served on A100 GPUs of 40 GB at $2,000 a month. The paper takes
-32k as 32,000 tokens and 1 GB as 10^9 bytes, and does not count the weights. Two other conventions
-are compared with the paper's convention.
+The scenario has 100 users with 32k tokens each, served on A100 GPUs of 40 GB at $2,000 a month. The
+paper takes 32k as 32,000 tokens and 1 GB as 10^9 bytes, and does not count the weights. Two other
+conventions are compared with this one.
 """
 
 import math
@@ -96,7 +96,7 @@ def count_gpus(label: str, convention: Convention) -> GpuCount:
 
 
 def saved_per_month(convention: Convention) -> int:
-    """Return the number of dollars that sharing saves per month."""
+    """Return the dollars per month that Q-K=V saves, compared with QKV."""
     return (
         count_gpus("QKV", convention).dollars_per_month
         - count_gpus(SHARED, convention).dollars_per_month
@@ -104,7 +104,7 @@ def saved_per_month(convention: Convention) -> int:
 
 
 def saved_percent(convention: Convention) -> float:
-    """Return the price that is saved if key and value share a projection, in percent."""
+    """Return the share of the price of QKV that Q-K=V saves, in percent."""
     return 100 * saved_per_month(convention) / count_gpus("QKV", convention).dollars_per_month
 
 

@@ -1,1 +1,1 @@
-"""One module per method: the form of a converted layer, and how to compute its weights."""
+"""One module per method, which chooses a layer's new form and computes its weights."""

@@ -1,8 +1,8 @@
 """Fewer KV heads: each group of KV heads is replaced by one head.
 
-The rotated channels of the new key are the linear combination of the group's rotated keys that
-keeps the most energy. The other channels of the new key are fitted to the rest of the group's keys,
-and the new value is fitted to the group's values.
+The rotated channels of the new key are a linear combination of the group's rotated keys, which is
+chosen to keep the most energy. The other channels of the new key are fitted to the rest of the
+group's keys. The new value is fitted to the group's values.
 """
 
 import torch
@@ -31,7 +31,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     queries, outputs = maps.query_moments(), maps.output_moments()
     size, merged = config.size_per_head, maps.key.shape[1] // config.num_kv_heads
     still = size - config.rotated_channels

@@ -1,4 +1,4 @@
-"""A baseline: the unrotated key in place of the value."""
+"""A baseline: the key before its rotation replaces the value."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ STATEMENT = "the unrotated key replaces the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the new layer's configuration, whose cache always has the size of the keys."""
+    """Return the new layer's configuration, which caches only keys; ``numbers`` must allow that."""
     size = layer.kv_width
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)
@@ -21,5 +21,5 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     return Converted(write_layer(maps, config, maps.output, q_proj=maps.query, k_proj=maps.key))

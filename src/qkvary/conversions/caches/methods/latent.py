@@ -1,4 +1,4 @@
-"""Keys and values of all heads from one latent, plus one rotated key: latent attention."""
+"""Latent attention: keys and values of all heads come from one latent, plus one rotated key."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.forms import (
@@ -24,7 +24,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     rotary = cut_slice(maps, channels=config.rotated_channels)
     joint = join(
         rotary.rest,

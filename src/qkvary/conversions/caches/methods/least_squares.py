@@ -12,7 +12,7 @@ choose = key_as_value.choose
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned.
+    """Return the layer's new weights for the configuration that ``choose`` returned.
 
     The output projection absorbs the fitted matrix.
     """

@@ -1,7 +1,7 @@
 """A baseline: fewer KV heads, each the mean of the heads that it replaces.
 
 Source: Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer Models from
-Multi-Head Checkpoints", section 2.1; the paper then continues training.
+Multi-Head Checkpoints", section 2.1. The paper continues training after this conversion.
 """
 
 from qkvary.arch.attention import AttentionConfig
@@ -14,7 +14,7 @@ choose = grouped.choose
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     key, value = (
         role.unflatten(1, (config.num_kv_heads, -1)).mean(dim=2) for role in (maps.key, maps.value)
     )

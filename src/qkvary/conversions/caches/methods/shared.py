@@ -26,7 +26,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the layer with the configuration that ``choose`` returned."""
+    """Return the layer's new weights for the configuration that ``choose`` returned."""
     rotary = cut_slice(maps, channels=config.rotated_channels)
     queries, outputs = maps.query_moments(), maps.output_moments()
     size, times = config.size_per_head, maps.heads_of_group

@@ -1,1 +1,1 @@
-"""The experiments of paper 2, as in its text or its code; each study is named after its file."""
+"""Studies of paper 2's experiments, from its text or its code; each is named after its file."""

@@ -10,10 +10,11 @@ STUDY = Study(
     name="synthetic-published",
     question="Are the published averages over the synthetic tasks reproduced?",
     description=(
-        "Widths 64, 256, layers 2, 4, heads 2, 4, lengths 64, 128: the 16 configurations in the "
-        "plotting notebook of paper 2 (for reverse and sort it has three more, of unknown sizes). "
-        "Each is trained for two epochs of 50,000 sequences in three runs. All variants have equal "
-        "hyper-parameters; projections are initialized as published."
+        "The study has the 16 configurations in the plotting notebook of paper 2 (Key-Value "
+        "Transformer): widths 64, 256, layers 2, 4, heads 2, 4, and lengths 64, 128. (For reverse "
+        "and sort, the notebook has three more configurations of unknown sizes.) Each "
+        "configuration is trained for two epochs of 50,000 sequences in three runs. All variants "
+        "have equal hyper-parameters. Projections are initialized as published."
     ),
     settings=synthetic_grid(widths=(64, 256), lengths=(64, 128)),
     variants=SYNTHETIC_VARIANTS,
@@ -23,24 +24,24 @@ STUDY = Study(
     ),
 )
 HARDER = (
-    "The published averages are over 16 or 19 configurations, of which these are four; others have "
-    "lengths of 128 or widths of 256. Two epochs do not solve long sequences: with 128 digits, "
-    "width 64, two layers and two heads, one run of QKV scores 0.110 on reverse and 0.106 on swap, "
-    "where guessing scores 0.1. That is the likeliest reason why scores here are above the "
-    "published ones."
+    "The published averages are over 16 or 19 configurations, and this study has only four of "
+    "them. The others have lengths of 128 or widths of 256, and two epochs do not solve long "
+    "sequences: with 128 digits, width 64, two layers and two heads, one run of QKV scores 0.110 "
+    "on reverse and 0.106 on swap, while guessing scores 0.1. This is the likeliest reason why the "
+    "scores here are above the published ones."
 )
-"""The scores in this text come from ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0``,
-and the same for swap."""
+"""The score on reverse in this text comes from the options ``--setting reverse-d64-L2-H2-n128
+--variant QKV --seeds 0``; the score on swap comes from the same options for swap."""
 PROTOCOLS = {
     "as-published": STUDY,
     "part": replace(
         STUDY,
         name="synthetic-published-part",
         description=(
-            "Reverse and swap, the tasks on which variants differ, at width 64 and length 64: four "
-            "of the 16 configurations in the plotting notebook of paper 2. Each is trained for two "
-            "epochs of 50,000 sequences in three runs. All variants have equal hyper-parameters; "
-            "projections are initialized as published."
+            "The study has reverse and swap, the tasks on which variants differ, at width 64 and "
+            "length 64. These are four of the 16 configurations in the plotting notebook of paper "
+            "2. Each configuration is trained for two epochs of 50,000 sequences in three runs. "
+            "All variants have equal hyper-parameters. Projections are initialized as published."
         ),
         settings=tuple(
             replace(setting, limits=(*setting.limits, HARDER))

@@ -10,13 +10,14 @@ STUDY = Study(
     name="translation-published",
     question="Are the published BLEU scores reproduced, and does the 2D encoding (+) lower them?",
     description=(
-        "Multi30k in both directions as in the code of paper 2: 20 epochs of 580 batches of 50, "
-        "two runs. The code divides the loss by a number of tokens that includes padding, and "
-        "the code's BLEU counts the begin and end tokens. The code implements a shared query "
-        "and key by a special layer. It uses this layer for cross attention too, there with all "
-        "three projections and the 2D encoding. Wherever padded source and target are equally "
-        "long, the layer uses the key as the query, so the output does not depend on the "
-        "target. Words are split by our own rule instead of spaCy's."
+        "Networks translate Multi30k in both directions as in the code of paper 2 (Key-Value "
+        "Transformer): 20 epochs of 580 batches of 50, two runs. The code divides the loss by a "
+        "number of tokens that includes padding, and the code's BLEU counts the begin and end "
+        "tokens. For a shared query and key, the code has a special layer. The code uses this "
+        "layer for cross attention too, with all three projections and the 2D encoding. If padded "
+        "source and target are equally long, the layer uses the key as the query, so the output "
+        "does not depend on the target. Words are split by a rule of this project instead of "
+        "spaCy's."
     ),
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,
@@ -36,7 +37,7 @@ PROTOCOLS = {
         ),
         description=(
             "The grid and training follow paper 2's code, with three changes: QKV in cross "
-            f"attention (as the paper's text says), the loss per word, and {SACREBLEU}."
+            f"attention (as the paper's text says), a loss per word, and {SACREBLEU} as BLEU."
         ),
         settings=translation_grid("clean"),
         published=(),

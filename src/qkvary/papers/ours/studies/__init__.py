@@ -1,1 +1,1 @@
-"""Our studies; one per file, named after the file."""
+"""Studies of this project's own questions; each file has one study, named after the file."""

@@ -10,7 +10,7 @@ ANNEALING = TemperatureSchedule(start=4.0)
 
 SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
 WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""Cores other than the softmax have no ``+``."""
+"""The variants for cores other than the softmax, which have no ``+``."""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
 OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"
@@ -24,7 +24,7 @@ _ABLATED = (
         for sharing in WITHOUT_PLUS
     ),
 )
-"""Pairs: a variant with an option or core, and the same sharing without it."""
+"""Pairs of a variant with an option or core, and the same sharing without it."""
 
 
 def _limits(text: str) -> tuple[str, ...]:
@@ -62,7 +62,9 @@ _PLAIN = (
             *SYNTHETIC_VARIANTS,
             *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one),
         ),
-        limits=_limits("SimA is not here: its norms over all tokens have no causal form."),
+        limits=_limits(
+            "SimA is missing here, because its norms over all tokens have no causal form."
+        ),
     ),
 )
 
@@ -73,15 +75,15 @@ STUDY = Study(
         "shared projections?"
     ),
     description=(
-        "The study tests the options that paper 1's text names in addition to its variants, "
-        "each with every variant that admits the option. The diagonal of K K^T is divided by "
-        "its mean or by its norm, either before the scores are scaled (as in paper 1's listing) "
-        "or after. The temperature is 1/2, 2, or annealed from 4 to 1 as tau(t) = 4^(1 - t/S). "
-        "The mask is a window of 4, a stride of 4, or both. Two cores replace the softmax: "
-        "SOFT's Gaussian kernel and SimA's l1 norms. (SOFT itself ties query and key, so as "
-        "published it is Q=K-V@soft.) The sizes are those of quickstart: swap of 16 digits for "
-        "400 steps, and characters of tiny Shakespeare for 300 steps. All variants have equal "
-        "hyper-parameters."
+        "The study tests the options that paper 1 (Do Transformers Need Three Projections?) names "
+        "in addition to its variants, each with every variant that admits the option. The diagonal "
+        "of K K^T is divided by its mean or by its norm, either before the scores are scaled (as "
+        "in paper 1's listing) or after. The temperature is 1/2, 2, or annealed from 4 to 1 as "
+        "tau(t) = 4^(1 - t/S). The mask is a window of 4, a stride of 4, or both. Two cores "
+        "replace the softmax: SOFT's Gaussian kernel and SimA's l1 norms. (SOFT itself ties query "
+        "and key, so as published it is Q=K-V@soft.) The sizes are those of quickstart: swap of 16 "
+        "digits for 400 steps, and characters of tiny Shakespeare for 300 steps. All variants have "
+        "equal hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

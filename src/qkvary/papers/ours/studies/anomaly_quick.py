@@ -1,4 +1,4 @@
-"""Set anomaly with features from the package, and what a fixed order of a set reveals."""
+"""Finds the odd image in a set, and measures what the position of that image reveals."""
 
 from collections.abc import Mapping
 
@@ -13,9 +13,9 @@ LAST = (
     "without looking at the images. The setting with noise shows how accurate such answers are."
 )
 SMALL = (
-    "There is one network size and one learning rate for all, and the features come from a small "
-    "network, not from ResNet-34 as in the papers: this shows what sharing costs in that case. "
-    "Three seeds detect only large differences."
+    "All variants have the same network size and learning rate, and the features come from a small "
+    "network, not from ResNet-34 as in the papers. The results show what sharing costs in this "
+    "case. Three seeds detect only large differences."
 )
 
 _SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = {
@@ -49,8 +49,8 @@ STUDY = Study(
     description=(
         "A set has nine images of one class and one image of another class, out of 50 classes "
         "of CIFAR-100. The image features come from a small network that was trained on the "
-        "other 50 classes. The encoder has two layers of width 64 and no position embeddings; "
-        "guessing scores 0.10. Shuffled sets are compared with sets in which the anomaly is "
+        "other 50 classes. The encoder has two layers of width 64 and no position embeddings. "
+        "Guessing scores 0.10. Shuffled sets are compared with sets in which the anomaly is "
         "always the last image, and sets of images are compared with sets of pure noise."
     ),
     settings=tuple(map(_setting, _SETTINGS)),

@@ -26,8 +26,8 @@ _LIMITS = (
         "right for 37 % of the scored windows."
     ),
     (
-        "Steps and learning rate were chosen for QKV, by four trial runs with seed 0 whose test "
-        "accuracy was known; the other variants have the same learning rate."
+        "Steps and learning rate were chosen for QKV in four trial runs with seed 0, whose test "
+        "accuracy was known. The other variants have the same steps and learning rate."
     ),
 )
 
@@ -38,8 +38,8 @@ STUDY = Study(
         "Which of four authors (Dickens, Doyle, Gaskell, Haggard) wrote 128 bytes of a novel? The "
         "novels are split by book, three for each author. The network has bidirectional attention "
         "over bytes, two layers of width 32 with four heads, learned positions, and a classifier "
-        "on the mean of the hidden states. It trains for 960 steps of 16 windows, every author "
-        "equally likely; 250 windows of each author are scored."
+        "on the mean of the hidden states. It trains for 960 steps of 16 windows, in which all "
+        "authors are equally likely. 250 windows of each author are scored."
     ),
     settings=(
         Setting(

@@ -8,7 +8,7 @@ from qkvary.studies.study import Study
 APART, SHARED = "QKV@alibi", "Q-K=V@alibi"
 LAYERS = 4
 LONGER = 2
-"""Number of steps, as a multiple of the usual steps of the size."""
+"""Number of steps, as a multiple of the steps in ``SIZES``."""
 PARTS = (0.0, 0.05, 0.1, 0.25, 0.5)
 """Fractions of the training after which networks are kept; the final ones are kept too."""
 
@@ -25,9 +25,9 @@ def _study(size: Size) -> Study:
         longer,
         question="Are keys and values alike because training makes them so, or from the start?",
         description=(
-            "This study trains the networks for "
-            "`studies/ours/likeness-over-training/measure.py`. The script analyzes the networks "
-            "in the same way as `qkvary analyze`, and ties their keys and values."
+            "This study trains and stores networks at several points of their training. The script "
+            "`studies/ours/likeness-over-training/measure.py` then analyzes these networks in the "
+            "same way as `qkvary analyze`, and ties their keys and values."
         ),
         positions="linear biases (ALiBi), which do not change keys",
         settings=(setting,),

@@ -15,7 +15,8 @@ CAUSAL = (
     *(f"{label}@soft" for label in ("QKV", "Q-K=V")),
 )
 VARIANTS = (*CAUSAL, *(f"{label}@sima" for label in ("QKV", "Q-K=V")))
-"""SimA normalises over all tokens, so it has no causal form."""
+"""The variants of tasks that are not causal. SimA normalises over all tokens, so it has no causal
+form."""
 STUDY = Study(
     name="linear-quick",
     question=(

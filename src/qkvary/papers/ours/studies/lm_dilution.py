@@ -1,4 +1,4 @@
-"""Padding in the loss: the loss that paper 1 prints and the loss of real tokens."""
+"""Compares a loss that counts padding, as paper 1 prints it, with the loss on real tokens."""
 
 from qkvary.papers.ours.small_language_models import (
     PIECES,
@@ -17,8 +17,8 @@ SHARES = {256: 88, 512: 53, 1024: 28}
 PACKED = 512
 RATE = 4e-3
 PADDED_RATES = {256: RATE, 512: 2e-3, 1024: RATE}
-"""Learning rate by row length: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. At length 1,024
-all three differ by less than the spread."""
+"""Learning rate by row length: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. At length
+1,024, the losses of all three differ by less than the spread between seeds."""
 
 
 _LIMITS = (
@@ -30,8 +30,8 @@ _LIMITS = (
         "networks have a million parameters and are at the beginning of their training."
     ),
     (
-        "The share of real tokens in paper 1's rows is not known; the mean length of its documents "
-        "suggests about 53 % or less."
+        "The share of real tokens in paper 1's rows is not known. The mean length of the paper's "
+        "documents suggests about 53 % or less."
     ),
     (
         "Each table has one learning rate: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. "
@@ -43,11 +43,12 @@ _LIMITS = (
     ),
     (
         "Networks that use the keys as values learn faster at first. Without padding, QKV "
-        "overtakes Q=K=V between steps 180 and 270 of the 360 steps; with 88 % real tokens, "
-        "between steps 270 and 360; with 53 % and 28 % real tokens, not within the 360 steps. "
-        "So the sign of the difference in loss between two variants depends on when training "
-        "stops, and does not tell what sharing costs in the end. The fraction of this "
-        "difference that remains in the printed loss does not depend on when training stops."
+        "overtakes Q=K=V between steps 180 and 270 of the 360 steps. With 88 % real tokens, QKV "
+        "overtakes Q=K=V between steps 270 and 360. With 53 % and 28 % real tokens, QKV does not "
+        "overtake Q=K=V within the 360 steps. So the sign of the difference in loss between two "
+        "variants depends on when training stops, and does not tell what sharing costs in the "
+        "end. The fraction of this difference that remains in the printed loss does not depend "
+        "on when training stops."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -71,15 +72,15 @@ STUDY = Study(
     name="lm-dilution",
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
-        "The data are short stories, one in each row as in paper 1, padded with the separator "
-        f"to 256, 512 or 1,024 tokens. Then {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of "
-        "the tokens in the loss are real tokens. Networks have 2 layers of 128 channels, 4 "
-        "heads and rotary positions. Each network is scored twice on the same rows: once on "
-        "real tokens only, and once with the padding as in paper 1. The networks trained with "
-        "padding are compared with networks trained without padding, on stories packed one "
-        "after the other into rows of 512 tokens. The networks trained without padding are "
-        "scored on the real tokens of stories in separate rows. Every training step has the "
-        "same number of positions."
+        "The data are short stories, one in each row as in paper 1 (Do Transformers Need Three "
+        "Projections?), padded with the separator to 256, 512 or 1,024 tokens. Then "
+        f"{SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the tokens that the loss counts are "
+        "real tokens. Networks have 2 layers of 128 channels, 4 heads and rotary positions. Each "
+        "network is scored twice on the same rows: once on real tokens only, and once with the "
+        "padding as in paper 1. The networks trained with padding are compared with networks "
+        "trained without padding, on stories packed one after the other into rows of 512 tokens. "
+        "The networks trained without padding are scored on the real tokens of stories in separate "
+        "rows. Every training step has the same number of positions."
     ),
     settings=(
         *(

@@ -1,4 +1,4 @@
-"""Language models of growing size, each trained on 20 bytes per parameter: the cost of sharing."""
+"""The cost of sharing in language models of growing size, trained on 20 bytes per parameter."""
 
 from qkvary.arch.named_networks import modern_network
 from qkvary.arch.networks import LanguageModelConfig
@@ -63,7 +63,7 @@ def _rung(
         table=name,
         limits=(
             (
-                f"{name}: {parameters:,} parameters after {seen:,} bytes, "
+                f"{name}: {parameters:,} parameters, trained on {seen:,} bytes, which is "
                 f"{seen / TRAINING_BYTES:.1f} times the {TRAINING_BYTES:,} bytes of the novels."
             ),
         ),

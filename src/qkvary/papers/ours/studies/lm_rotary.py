@@ -30,7 +30,8 @@ _LIMITS = (
     (
         f"These are small networks trained on {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes in rows "
         f"of {CONTEXT}. They show with which kind of value (rotated or not) a network learns "
-        "faster, not which is better in the end, and nothing about long texts."
+        "faster. They do not show which kind is better in the end, and they show nothing about "
+        "long texts."
     ),
     (
         "All rows begin at position 0, so a network may infer absolute positions from rotated "
@@ -56,12 +57,12 @@ STUDY = Study(
     ),
     description=(
         "Networks of 2 layers with 256 channels and 8 heads of 32 channels are trained on "
-        "English novels in rows of 128 bytes; a quarter, half or all of a head's channels are "
-        "rotated (base 100). If the value shares the key's projection, the value is the key "
-        "before its rotation (none), the rotated key with the output rotated back (counter), or "
-        "the rotated key itself (rotated). In the last case, the value depends on the absolute "
-        "position. Networks whose attention biases fall with the distance (ALiBi) are also "
-        "compared; they do not rotate keys, so there is no choice of value."
+        "English novels in rows of 128 bytes. A quarter, half or all of a head's channels are "
+        "rotated (base 100). If the value shares the key's projection, there are three choices: "
+        "the value is the key before its rotation (none), the rotated key with the output rotated "
+        "back (counter), or the rotated key itself (rotated). With the choice rotated, the value "
+        "depends on the absolute position. Networks whose attention biases fall with the distance "
+        "(ALiBi) are also compared. They do not rotate keys, so there is no choice of value."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),

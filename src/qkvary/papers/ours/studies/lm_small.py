@@ -27,14 +27,15 @@ _LIMITS = (
     (
         f"These are small networks at the beginning of their training: {_COUNTS.total:,} "
         f"parameters, trained on {_TOKENS:,} bytes ({_TOKENS / _COUNTS.total:.1f} bytes per "
-        "parameter, where 20 tokens are usual). They show which sharing learns faster at first. "
-        "They cannot show what sharing costs a fully trained network, nor that the order of the "
-        "variants is the same at a usual size."
+        "parameter, while 20 tokens per parameter are usual). They show which sharing learns "
+        "faster at first. They cannot show what sharing costs a fully trained network, nor that "
+        "the order of the variants is the same at a usual size."
     ),
     (
-        f"A head has {_NETWORK.d_model // HEADS} channels; heads of usual networks have 64 or 128. "
-        "So one KV head keeps only 32 numbers per token, and sharing heads removes more than at a "
-        "usual size. What sharing projections removes does not depend on the size of a head."
+        f"A head has {_NETWORK.d_model // HEADS} channels here, while heads of usual networks have "
+        "64 or 128. So one KV head keeps only 32 numbers per token, and sharing heads removes more "
+        "than at a usual size. What sharing projections removes does not depend on the size of a "
+        "head."
     ),
     (
         "Where the value shares the key's projection, the output is rotated back. In networks "
@@ -43,8 +44,8 @@ _LIMITS = (
         "would be worse than shown."
     ),
     (
-        "The learning rate is the best of three for QKV; the other variants were trained with the "
-        "same. A variant whose best learning rate differs looks worse than it is."
+        "The learning rate is the best of three for QKV. The other variants were trained at the "
+        "same learning rate. A variant whose best learning rate differs looks worse than it is."
     ),
     describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
 )
@@ -57,14 +58,15 @@ STUDY = Study(
     ),
     description=(
         "Networks learn the bytes of 50 English novels in rows of 128 bytes and are scored on "
-        "novels by other authors. The network and its training are those of paper 1, with 2 "
-        "layers of 256 channels, 16 heads and rotary positions on all channels. It is trained "
-        f"for {STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. The study compares all variants "
-        "of paper 1's Table 4 with several baselines: I-K-V and I-K=V; GQA-8, whose cache is as "
-        "large as that of Q-K=V; GQA-2, whose cache is as large as that of Q-GQA-4; MQA with 32 "
-        "heads of 8 channels, which has as large a cache and as many parameters as Q-MQA; and "
-        "Q-K=V and I-K=V with the saved parameters moved to the feed-forward networks. If the "
-        "value shares the key's projection, the output is rotated back."
+        "novels by other authors. The network and its training are those of paper 1 (Do "
+        "Transformers Need Three Projections?), with 2 layers of 256 channels, 16 heads and rotary "
+        f"positions on all channels. Training takes {STEPS:,} steps of {POSITIONS_PER_STEP:,} "
+        "bytes. The study compares all variants of paper 1's Table 4 with several baselines: I-K-V "
+        "and I-K=V; GQA-8, whose cache is as large as that of Q-K=V; GQA-2, whose cache is as "
+        "large as that of Q-GQA-4; MQA with 32 heads of 8 channels, which has as large a cache and "
+        "as many parameters as Q-MQA; and Q-K=V and I-K=V with the saved parameters moved to the "
+        "feed-forward networks. If the value shares the key's projection, the output is rotated "
+        "back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

@@ -11,9 +11,9 @@ STUDY = Study(
         "layer's width; a low-rank projection is the product of two factors. The layer from the "
         "overview article's code, which has a low-rank key projection and one KV head, is "
         "compared too. All variants train on the characters of quickstart, with two layers of "
-        "four heads, 300 steps and equal hyper-parameters. If both projections have a low rank, "
-        "a layer has as many parameters as with GQA-2. The product of the two factors is "
-        "initialized with the standard deviation of a full matrix."
+        "four heads, 300 steps and equal hyper-parameters. A layer in which both projections have "
+        "a low rank has as many parameters as a layer with GQA-2. The product of the two factors "
+        "is initialized with the standard deviation of a full matrix."
     ),
     settings=(quick_characters(),),
     variants=(

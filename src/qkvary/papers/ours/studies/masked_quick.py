@@ -16,10 +16,11 @@ STUDY = Study(
     name="masked-quick",
     question="What does sharing cost a masked language model?",
     description=(
-        "The network predicts hidden characters of tiny Shakespeare from both sides; 15 % of each "
-        "window of 32 are hidden, as in BERT. It has bidirectional attention, two layers of width "
-        "64 with four heads and learned positions, and trains for 600 steps of 32 windows. The "
-        "loss is that of 24,000 held-out characters. All variants have equal hyper-parameters."
+        "The network predicts hidden characters of tiny Shakespeare from the characters on both "
+        "sides. In each window of 32 characters, 15 % are hidden, as in BERT. The network has "
+        "bidirectional attention, two layers of width 64 with four heads and learned positions, "
+        "and trains for 600 steps of 32 windows. The loss is measured on 24,000 held-out "
+        "characters. All variants have equal hyper-parameters."
     ),
     settings=(
         Setting(

@@ -1,4 +1,4 @@
-"""A part of the number experiment that gives results in minutes."""
+"""A part of paper 2's number experiment, which trains in minutes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,10 +10,10 @@ STUDY = Study(
     name="numbers-quick",
     question="What does sharing cost where a network learns to count in words?",
     description=(
-        "The two settings of the number experiment of paper 2 in which networks learn: windows "
-        "of 16 and 32 words and the higher learning rate, for 735 and 360 steps. All numbers "
-        "are used, and every tenth window is for the test. In addition to the published "
-        "variants there is Q-K=V, which halves the cache."
+        "Of the settings of paper 2's number experiment (Key-Value Transformer), the study has the "
+        "two in which networks learn: windows of 16 and 32 words at the higher learning rate, for "
+        "735 and 360 steps. All numbers are used, and every tenth window is for the test. The "
+        "study adds Q-K=V, which halves the cache, to the published variants."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
     variants=(*NUMBER_VARIANTS, "Q-K=V"),

@@ -1,4 +1,4 @@
-"""Shared keys and values in the portable form, which other engines can run."""
+"""Quality of shared keys and values in the portable form, which other engines can run."""
 
 from qkvary.papers.ours.small_language_models import (
     CONTEXT,
@@ -19,12 +19,13 @@ _PLAIN = tuple(f"Q-K=V@decoupled-{size}" for size in ROPE_CHANNELS)
 _NORMED = tuple(f"{label}@kv-norm" for label in _PLAIN)
 _LIMITS = (
     (
-        "These are small networks at the beginning of their training, as in lm-small: they "
-        "show which form learns faster there, not which is better in the end."
+        "These are small networks at the beginning of their training, as in lm-small. They "
+        "show which form learns faster at first, not which form is better in the end."
     ),
     (
-        "A head has 16 channels; heads of usual networks have 64 or 128. The 8 to 32 channels "
-        "of decoupled positions are half to twice a head here; usually they are half a head."
+        "A head has 16 channels here, while heads of usual networks have 64 or 128. The 8 to 32 "
+        "channels of decoupled positions are half to twice a head here, and half a head in usual "
+        "networks."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers per token and layer than the other "

@@ -10,8 +10,8 @@ STUDY = Study(
         "The study compares every pair of roles that shares one projection (Q=K-V, Q-K=V, Q=V), "
         "every role that uses the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
         "projection for all roles (Q=K=V), and a shared query and key with a position term in the "
-        "scores ((Q=K-V)+). All variants train on the text of the study quickstart: two layers, "
-        "300 steps, equal hyper-parameters."
+        "scores ((Q=K-V)+). All variants train on the characters of the study quickstart, with two "
+        "layers, 300 steps and equal hyper-parameters."
     ),
     settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),

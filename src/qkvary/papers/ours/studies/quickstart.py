@@ -1,4 +1,4 @@
-"""The study of ``make study``: the published variants and a new one, in minutes."""
+"""The study that ``make study`` runs: the published variants and a new one, in minutes."""
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.papers.recomputation import published_tables
@@ -12,14 +12,14 @@ STUDY = Study(
     ),
     description=(
         "The study compares every variant with a published result, and also I-K=V, which has as "
-        "many parameters and as large a cache as Q=K=V but not the symmetry of Q=K=V. The "
-        "networks learn swap of 16 digits in 400 steps, sort of 16 digits in 600 steps, and the "
-        "generation of tiny Shakespeare's characters in 300 steps. They have two layers and "
-        "four heads. The numbers of steps are chosen so that, at the end, some variants have "
-        "solved a task and others have not. All variants have equal hyper-parameters, equal "
-        "data and equal initial standard deviations of projections. The networks are smaller "
-        "than the papers' networks: published numbers next to ours show whether the order of "
-        "the variants is the same, not whether the values are the same."
+        "many parameters and as large a cache as Q=K=V but not the symmetry of Q=K=V. The networks "
+        "learn swap of 16 digits in 400 steps, sort of 16 digits in 600 steps, and the generation "
+        "of tiny Shakespeare's characters in 300 steps. They have two layers and four heads. The "
+        "numbers of steps are chosen so that, at the end, some variants have solved a task and "
+        "others have not. All variants have equal hyper-parameters, equal data and equal initial "
+        "standard deviations of projections. The networks are smaller than the papers' networks. A "
+        "comparison with the published numbers therefore shows whether the order of the variants "
+        "is the same, not whether the values are the same."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

@@ -10,8 +10,9 @@ STUDY = Study(
         "cache do they need?"
     ),
     description=(
-        "Multi-query associative recall of Arora et al. 2023 (Zoology), with a vocabulary of "
-        "8,192; 4, 8 and 16 pairs in 64, 128 and 256 tokens; and two layers of width 64 to 512. "
+        "The task is multi-query associative recall (Arora et al. 2023, Zoology). The vocabulary "
+        "has 8,192 tokens, sequences have 4, 8 or 16 pairs in 64, 128 or 256 tokens, and "
+        "networks have two layers of width 64 to 512. "
         "Networks train for 64 epochs of 100,000 sequences, or until 99 % of the validation "
         "answers are right. Each variant uses the best of four learning rates. Networks have "
         "one head, as published, or four query heads with four, two or one KV heads. Attention "

@@ -13,8 +13,9 @@ _LIMITS = (
         "with five times the steps show."
     ),
     (
-        "There are 31 keys, 32 values and 4 pairs in 32 tokens, and one learning rate for all, at "
-        "which QKV learns. The study recall-mqar has the published sizes and learning rates."
+        "A sequence has 4 pairs in 32 tokens, from 31 keys and 32 values. In each setting, all "
+        "variants have the same learning rate, at which QKV learns. The study recall-mqar has the "
+        "published sizes and learning rates."
     ),
     (
         "The state of linear attention does not grow with the text. The bytes of the state are "
@@ -32,17 +33,17 @@ STUDY = Study(
     ),
     description=(
         "The task is a small multi-query associative recall (Arora et al. 2023, Zoology). A "
-        "sequence has 4 pairs of a key and a value; after the pairs, each key occurs once more "
-        "and has to be answered with its value. Sequences have 32 tokens, and the vocabulary "
-        "has 64. Networks have two layers and train for at most 800 steps of 32 sequences, or "
-        "until 99 % of the validation answers are right. All sharing schemes in paper 1's "
-        "tables are trained with four heads, of 8 or of 16 channels each. Schemes that share "
-        "projections are also trained with one head of 64 channels, whose cache is as large as "
-        "that of four heads of 16 channels. All networks are also trained with linear "
-        "attention. The state of linear attention is one matrix per head, so one head of 64 "
-        "channels has 3.8 times the bytes of four heads of 16 channels (33,280 against 8,704 in "
-        "both layers together). QKV and Q-K=V are also trained with SOFT. The networks of width "
-        "64 are trained a second time, for at most 4,000 steps."
+        "sequence has 4 pairs of a key and a value; after the pairs, each key occurs once more and "
+        "has to be answered with its value. Sequences have 32 tokens, and the vocabulary has 64 "
+        "tokens. Networks have two layers and train for at most 800 steps of 32 sequences, or "
+        "until 99 % of the validation answers are right. All sharing schemes in the tables of "
+        "paper 1 (Do Transformers Need Three Projections?) are trained with four heads, of 8 or of "
+        "16 channels each. Schemes that share projections are also trained with one head of 64 "
+        "channels, whose cache is as large as that of four heads of 16 channels. All networks are "
+        "also trained with linear attention. The state of linear attention is one matrix per head, "
+        "so one head of 64 channels has 3.8 times the bytes of four heads of 16 channels (33,280 "
+        "against 8,704 in both layers together). QKV and Q-K=V are also trained with SOFT. The "
+        "networks of width 64 are trained a second time, for at most 4,000 steps."
     ),
     settings=(
         quick_recall(SMALL, d_model=32, num_heads=4, learning_rate=5e-3, limits=_LIMITS),

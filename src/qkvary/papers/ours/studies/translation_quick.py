@@ -1,4 +1,4 @@
-"""English to German in an hour: a small network on all of Multi30k."""
+"""Translation from English to German in an hour: a small network on all of Multi30k."""
 
 from dataclasses import replace
 
@@ -17,17 +17,17 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 EPOCHS = 3
 MIN_COUNT = 3
 LIMIT = (
-    "Each variant is one small network, trained for three epochs, all at one learning rate: this "
-    "shows what sharing costs in that case; three seeds detect only large differences. Words that "
-    "occur fewer than three times have no token, so a translation without any other mistake has "
-    "a sacreBLEU of only 78.5 (German) and 88.6 (English)."
+    "Each variant is one small network, which is trained for three epochs. All variants have the "
+    "same learning rate. The results show what sharing costs in this case. Three seeds detect only "
+    "large differences. Words that occur fewer than three times have no token, so a translation "
+    "without any other mistake has a sacreBLEU of only 78.5 (German) and 88.6 (English)."
 )
 
 NEAREST = (
     "The nearest published networks, English to German with two layers, width 128 and four heads, "
-    "have a BLEU of 0.380 (QKV), 0.378 (Q=K-V) and 0.349 ((Q=K-V)+), means of two runs. Ours "
-    "differ from them: one layer, three epochs instead of 20, another schedule and no token for "
-    "rare words."
+    "have a BLEU of 0.380 (QKV), 0.378 (Q=K-V) and 0.349 ((Q=K-V)+), means of two runs. The "
+    "networks here differ: they have one layer, three epochs instead of 20, another schedule and "
+    "no token for rare words."
 )
 
 
@@ -60,9 +60,9 @@ def _setting(
 
 
 _WHAT = (
-    " on all of Multi30k for three epochs, with one layer, width 128, a vocabulary of the words "
-    "that occur three times or more, and a short schedule. The nine runs for one direction take "
-    "less than an hour on two CPU cores. Translations are decoded greedily. "
+    " on all of Multi30k. The networks have one layer of width 128 and train for three epochs with "
+    "a short schedule. The vocabulary has the words that occur three times or more. The nine runs "
+    "for one direction take less than an hour on two CPU cores. Translations are decoded greedily. "
 )
 
 STUDY = Study(
@@ -71,7 +71,8 @@ STUDY = Study(
         "Does sharing query and key in self-attention reduce translation quality, and does "
         "adding the 2D encoding (+) reduce it?"
     ),
-    description=f"English to German{_WHAT}BLEU is {SACREBLEU} of the 1,000 test sentences of 2016.",
+    description=f"Networks translate English to German{_WHAT}BLEU is {SACREBLEU} on the 1,000 test "
+    "sentences of 2016.",
     settings=(_setting("en", "de", "clean", "none"),),
     variants=VARIANTS,
     seeds=(0, 1, 2),
@@ -83,7 +84,7 @@ PROTOCOLS = {
     "as-published": replace(
         STUDY,
         name="translation-quick-as-published",
-        description=f"English to German and German to English{_WHAT}"
+        description=f"Networks translate English to German and German to English{_WHAT}"
         "Loss, BLEU and cross attention are those of the code of paper 2, mistakes included.",
         settings=(
             _setting("en", "de", "as-published", "published-code"),

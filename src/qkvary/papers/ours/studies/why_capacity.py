@@ -1,4 +1,4 @@
-"""Attention without a query projection: feed-forward widths, and nonlinear queries."""
+"""What can make up for a query projection: wide feed-forward networks, or a nonlinear query."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -20,13 +20,14 @@ def _study(size: Size) -> Study:
             "query?"
         ),
         description=(
-            "Paper 3 suspects that the feed-forward networks are too small to take over what "
-            "the query did, and that a nonlinear query with a skip, x + gelu(x W), is more "
-            "expressive than a linear query. In this study, feed-forward networks have one, "
-            "four or sixteen times the width of the residual stream, each with learned queries "
-            "(QKV) and with the layer input as query (I-K-V). At the usual width, two more "
-            "variants are trained. Their query is the layer input plus a projection of it, with "
-            "and without a GELU; both variants have as many parameters as QKV."
+            "Paper 3 ([Key,Value] is probably all you need) suspects that the feed-forward "
+            "networks are too small to take over what the query did, and that a nonlinear query "
+            "with a skip, x + gelu(x W), is more expressive than a linear query. In this study, "
+            "feed-forward networks have one, four or sixteen times the width of the residual "
+            "stream, each with learned queries (QKV) and with the layer input as query (I-K-V). At "
+            "four times the width, which is usual, two more variants are trained. Their query is "
+            "the layer input plus a projection of it, with and without a GELU. Both have as many "
+            "parameters as QKV."
         ),
         settings=(
             why_setting(USUAL, size),

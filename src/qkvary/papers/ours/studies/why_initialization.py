@@ -1,4 +1,4 @@
-"""Initial weights and learning rates of shared projections."""
+"""Whether shared projections need other initial weights or learning rates."""
 
 from qkvary.papers.ours.why_studies import STD, Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -20,11 +20,12 @@ def _study(size: Size) -> Study:
         size,
         question="Do shared projections need a special initialization or learning rate?",
         description=(
-            "Paper 1 says that its variants need no special initialization. In this study, "
-            f"all weights are drawn with standard deviations of {SMALLER}, {STD} and {LARGER}. "
-            f"With {STD}, networks are also trained at a quarter of the usual learning rate and "
-            "at four times the usual learning rate. If sharing needed a special initialization or "
-            "learning rate, the cost of sharing would depend on these choices."
+            "Paper 1 (Do Transformers Need Three Projections?) says that its variants need no "
+            "special initialization. In this study, all weights are drawn with standard deviations "
+            f"of {SMALLER}, {STD} and {LARGER}. With {STD}, networks are also trained at a quarter "
+            "of the usual learning rate and at four times the usual learning rate. If sharing "
+            "needed a special initialization or learning rate, the cost of sharing would depend on "
+            "these choices."
         ),
         settings=(why_setting(middle, size), *others),
         variants=LABELS,

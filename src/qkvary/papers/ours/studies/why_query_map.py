@@ -21,10 +21,11 @@ def _study(size: Size) -> Study:
         size,
         question="Does a query need a full separate projection, or is a map per head enough?",
         description=(
-            "The query is the key itself (Q=K-V, symmetric scores), the key passed through one map "
-            "per head (Q[map]=K-V), or its own projection (QKV). Further variants use the value as "
-            "the query (Q=V), the layer input as the query (I-K-V), or the layer input as the key "
-            "(Q-I-V). Q-I-V is used in the first layer only, in the last only, or in all layers."
+            "The query is the key itself (Q=K-V, symmetric scores), the key multiplied by one map "
+            "per head (Q[map]=K-V), or a separate projection (QKV). Further variants use the value "
+            "as the query (Q=V), the layer input as the query (I-K-V), or the layer input as the "
+            "key (Q-I-V). Q-I-V is used in the first layer only, in the last layer only, or in all "
+            "layers."
         ),
         settings=(why_setting("novels", size),),
         variants=(LEARNED, SYMMETRIC, MAPPED, VALUED, INPUT_QUERY, INPUT_KEY, early, late),

@@ -1,4 +1,4 @@
-"""The skips around attention and around the feed-forward network."""
+"""What networks lose without the skips around attention and feed-forward networks."""
 
 from collections.abc import Mapping
 
@@ -25,11 +25,12 @@ def _study(size: Size) -> Study:
         size,
         question="What do networks lose without the skips that the theorems of paper 3 leave out?",
         description=(
-            "Theorem 4.2 of paper 3 removes every query matrix from a network without norms whose "
-            "feed-forward networks have no skip. Here such networks are trained, with learned "
-            "queries (QKV) and with the layer input as query (I-K-V), which by the theorem can "
-            "compute the same functions. For comparison, networks with norms have both skips, "
-            "either skip alone, or none."
+            "Theorem 4.2 of paper 3 ([Key,Value] is probably all you need) removes every query "
+            "matrix from a network without norms whose feed-forward networks have no skip. Such "
+            "networks are trained here, with learned queries (QKV) and with the layer input as "
+            "query (I-K-V). By the theorem, both can compute the same functions. For comparison, "
+            "networks with norms are trained with both skips, with one of the two skips, and with "
+            "none."
         ),
         settings=[
             why_setting(name, size, skips=skips, norm=norm)

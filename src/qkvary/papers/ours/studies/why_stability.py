@@ -21,11 +21,11 @@ def _study(size: Size) -> Study:
         size,
         question="Is training without a query projection more stable?",
         description=(
-            "Paper 3 trains identity queries with the smaller weight decay 2^-5 without "
-            "divergence, and takes this as a sign of stability. Here learned queries (QKV) and the "
-            "layer input as query (I-K-V) are both trained with weight decays of 0.1 and 2^-5, at "
-            "4 and 16 times the usual learning rate; why-weight-decay has the runs at the usual "
-            "one."
+            "Paper 3 ([Key,Value] is probably all you need) trains identity queries with the "
+            "smaller weight decay 2^-5 without divergence, and takes this as a sign of stability. "
+            "Here learned queries (QKV) and the layer input as query (I-K-V) are both trained with "
+            "weight decays of 0.1 and 2^-5, at 4 and 16 times the usual learning rate. The study "
+            "why-weight-decay has the runs at the usual learning rate."
         ),
         settings=tuple(
             why_setting(name(rate, decay), size, learning_rate=rate, weight_decay=DECAYS[decay])

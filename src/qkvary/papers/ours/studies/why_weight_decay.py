@@ -1,4 +1,4 @@
-"""Weight decay in networks whose query is the layer input."""
+"""Whether networks whose query is the layer input need less weight decay."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ FULL, SMALLER, NONE, LARGER = (
 )
 DECAYS: Mapping[str, float] = {FULL: 0.1, SMALLER: 2.0**-5, NONE: 0.0, LARGER: 1.0}
 MEAN_RATE = 0.55
-"""The mean of a cosine schedule that falls to a tenth, as a share of its peak."""
+"""The mean learning rate of a cosine schedule that falls to a tenth, as a share of the peak."""
 
 
 def _study(size: Size) -> Study:
@@ -26,8 +26,9 @@ def _study(size: Size) -> Study:
         size,
         question="Does an identity query need a smaller weight decay than a learned one?",
         description=(
-            "Paper 3 trains identity queries with weight decay 2^-5 and its baseline with 0.1. "
-            "Here both are trained with weight decays of 0.1, 2^-5, 0 and 1."
+            "Paper 3 ([Key,Value] is probably all you need) trains identity queries with weight "
+            "decay 2^-5 and its baseline with 0.1. Here identity queries (I-K-V) and the baseline "
+            "(QKV) are both trained with weight decays of 0.1, 2^-5, 0 and 1."
         ),
         settings=tuple(
             why_setting(name, size, weight_decay=decay) for name, decay in DECAYS.items()

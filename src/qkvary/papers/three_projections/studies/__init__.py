@@ -1,1 +1,1 @@
-"""Paper 1's experiments as its text describes them; one study per file, named after the file."""
+"""Studies of paper 1's experiments, from its text; each is named after its file."""

@@ -1,4 +1,4 @@
-"""The task of set anomaly detection on CIFAR-100, as papers 1 and 2 describe it.
+"""Finding the odd image in sets of CIFAR-100 images, as papers 1 and 2 describe the task.
 
 The authors' notebook for this task could not be read.
 """
@@ -12,9 +12,10 @@ from qkvary.studies.study import Study
 
 _WHAT = (
     "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet. "
-    "Nine images show one class, and {}. Widths 256, 512, layers 2, 4, heads 2, 4, 20 epochs, "
-    "two runs; the network with the best validation accuracy is tested. The papers do not say "
-    "how many channels the + form has here; 50 is what they use for images."
+    "Nine images show one class, and {}. Networks have widths 256, 512, layers 2, 4 and heads 2, "
+    "4. They train for 20 epochs in two runs, and the network with the best validation accuracy "
+    "is tested. The papers do not say how many channels the 2D encoding (+) has in this task; "
+    "this study uses 50 channels, as the papers do for images."
 )
 
 STUDY = Study(

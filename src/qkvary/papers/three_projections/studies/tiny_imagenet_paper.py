@@ -1,4 +1,4 @@
-"""Tiny ImageNet as described in paper 1; gaps in the text are filled by convention."""
+"""Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
 
 from dataclasses import replace
 
@@ -11,16 +11,17 @@ from qkvary.training.config import OptimizerConfig, TrainingConfig
 _BATCH_SIZE, _EPOCHS = 128, 50
 
 _WHAT = (
-    "Tiny ImageNet as in the text of paper 1, for which there is no code: ViT-B/16 on images of "
-    "224 x 224 pixels (197 tokens, width 768, 12 layers, 12 heads, d_ff 3,072, dropout 0.1), "
-    "100,000 training images of 200 classes, two runs, and the four variants of the paper's "
-    "table. The stored images have 64 x 64 pixels and are resized when a batch is built. Where "
-    'the text says "as above" or nothing, we chose: Adam at 1e-4 without weight decay, '
-    "batches of 128, 50 epochs, the flips and crops that the code uses for CIFAR-100, "
-    "ImageNet's mean and standard deviation, a norm after the last block, and a single matrix "
-    "as the head. A run takes some 10^19 floating-point operations: use --device cuda. The "
-    "paper's table prints 40, 35 and 32 minutes per epoch for variants with three projections, "
-    "two projections and one projection; the records contain the steps per second of each run. "
+    "The study follows the text of paper 1 (Do Transformers Need Three Projections?), for which "
+    "there is no code: ViT-B/16 on Tiny ImageNet, with images of 224 x 224 pixels (197 tokens, "
+    "width 768, 12 layers, 12 heads, d_ff 3,072, dropout 0.1), 100,000 training images of 200 "
+    "classes, two runs, and the four variants of the paper's table. The stored images have 64 x 64 "
+    'pixels and are resized when a batch is built. Where the text says only "as above" or nothing, '
+    "the study has Adam at 1e-4 without weight decay, batches of 128, 50 epochs, the flips and "
+    "crops that the code uses for CIFAR-100, ImageNet's mean and standard deviation, a norm after "
+    "the last block, and a single matrix as the head. A run takes some 10^19 floating-point "
+    "operations, so use --device cuda. The paper's table prints 40, 35 and 32 minutes per epoch "
+    "for variants with three projections, two projections and one projection; the records contain "
+    "the steps per second of each run. "
 )
 
 
@@ -46,8 +47,8 @@ STUDY = Study(
     name="tiny-imagenet-paper",
     question="Do fewer projections classify Tiny ImageNet as well as three?",
     description=_WHAT
-    + "The test labels are not public: as in the paper, the result is the validation accuracy, "
-    "here that of the best epoch.",
+    + "The test labels are not public. As in the paper, the result is therefore the validation "
+    "accuracy; this study takes the accuracy of the best epoch.",
     settings=(_setting("as-published"),),
     variants=("QKV", "Q=K-V", "Q-K=V", "Q=K=V"),
     seeds=(0, 1),

@@ -9,12 +9,14 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.image_config import ImageSplits
 
 _WHAT = (
-    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) as in the text of papers 1 "
-    "and 2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, learning "
-    "rates 1e-3, 1e-4, Adam, scores divided by the square root of a head's width, two runs. "
-    "Patches of 7 do not divide the 32 pixels of CIFAR: patches of 8 are used there, as in the "
-    "code. The text names MultiStepLR without its steps: the learning rate is constant here, as it "
-    "is in the code. Batches, augmentation and the rest of the network are the code's. "
+    "Networks are trained as in the text of papers 1 (Do Transformers Need Three Projections?) and "
+    "2 (Key-Value Transformer), for 20 epochs on MNIST and on FashionMNIST, for 40 epochs on "
+    "CIFAR-10 and for 50 epochs on CIFAR-100. The text lists patches of 4 and 7 pixels, widths 64, "
+    "256, 512, layers 2, 4, heads 2, 4, learning rates 1e-3, 1e-4, Adam, scores divided by the "
+    "square root of a head's width, and two runs. Patches of 7 pixels do not divide the 32 pixels "
+    "of CIFAR, so patches of 8 pixels are used there, as in the code. The text names MultiStepLR "
+    "without its steps; the learning rate is constant in this study, as in the code. Batches, "
+    "augmentation and the rest of the network are also those of the code. "
 )
 
 
@@ -37,8 +39,8 @@ STUDY = Study(
     name="vision-paper",
     question="Which variants classify images as well as QKV over the papers' configurations?",
     description=_WHAT
-    + "The text does not say what validation is on: 5,000 training images are held out. Each run "
-    "is validated twice per epoch, and its best network is tested.",
+    + "The text does not say which images are for validation. In this study, 5,000 training images "
+    "are held out. Each run is validated twice per epoch, and its best network is tested.",
     settings=_grid("clean"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
@@ -50,8 +52,8 @@ PROTOCOLS = {
         STUDY,
         name="vision-paper-as-published",
         description=_WHAT
-        + "Validation as in the code: on the test images for MNIST and FashionMNIST; for CIFAR, on "
-        "images of which nine in ten are also training images.",
+        + "Networks are validated as in the code: for MNIST and FashionMNIST on the test images, "
+        "and for CIFAR on images of which nine in ten are also training images.",
         settings=_grid("as-published"),
     ),
 }
