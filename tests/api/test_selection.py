@@ -71,7 +71,7 @@ def test_options_select_a_part_of_a_study() -> None:
         ("swap", "Q-K=V", 3),
     }
     assert study.description.endswith("This is the part with task swap and variant Q-K=V.")
-    assert part.typed("Quickstart") == "Quickstart --task swap --variant q,k=v --seeds 3"
+    assert part.typed("Quickstart") == "Quickstart --task swap --variant q,k=v"
     own = Part(protocol="clean", settings=("a b",))
     assert own.typed("my studies/mine.py") == (
         "'my studies/mine.py' --protocol clean --setting 'a b'"

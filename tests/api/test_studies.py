@@ -43,3 +43,13 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(QkvaryError, match=r"^no\nstopped: 1 of 4 runs left") as ended:
         qk.study(toy_study((0,)), out=tmp_path)
     assert (ended.value.exit_code, list(tmp_path.iterdir())) == (4, [])
+
+
+def test_a_report_names_the_seeds_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE, "utf-8")
+    with pytest.raises(QkvaryError, match=r"`qkvary study \S+ --seeds 0-1 --out \S+` first"):
+        qk.report(path, out=tmp_path, seeds=(0, 1))
+    qk.study(path, out=tmp_path, seeds=0, workers=1, quiet=True)
+    made = qk.report(path, out=tmp_path, seeds=(0, 1), formats="json")
+    assert all(command.count("--seeds") == 1 for command in made.value.commands)

@@ -39,7 +39,7 @@ def tree(page: str) -> Any:
 
 
 def texts(root: Any, path: str) -> list[str]:
-    return ["".join(node.itertext()) for node in root.findall(path)]
+    return ["".join(node.itertext()).replace("\u2060", "") for node in root.findall(path)]
 
 
 def shape(root: Any) -> Counter[tuple[str, tuple[str, ...]]]:
@@ -124,6 +124,11 @@ def test_payloads_in_every_field_of_a_study_stay_text(monkeypatch: pytest.Monkey
     root = tree(render_page(study(f"{MARKUP[1]} {MARKUP[2]}~ ")))
     assert shape(root) == benign
     assert dangers(root) == []
+
+
+def test_a_label_in_a_sentence_is_not_broken() -> None:
+    page = render_page(dataclasses.replace(study(), answer=("Q-K=V is well-known",)))
+    assert "Q-\u2060K=V is well-known" in page
 
 
 def test_a_fragment_has_what_is_brief_and_folds_the_rest() -> None:

@@ -45,3 +45,11 @@ def test_ranges_are_never_empty(values: list[float], logarithmic: bool) -> None:
     assert low < high
     assert math.isfinite(low)
     assert math.isfinite(high)
+
+
+@pytest.mark.parametrize("size", [300, 512, 1536])
+def test_an_axis_of_bytes_has_ticks_without_a_power_of_two(size: int) -> None:
+    low, high = svg.padded([size], 0.1, True)
+    ticks = svg.Scale(low=low, high=high, start=0, end=1, logarithmic=True, binary=True).ticks()
+    assert len(ticks) > 1
+    assert size in ticks or low <= ticks[0] <= ticks[-1] <= high

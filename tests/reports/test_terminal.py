@@ -1,10 +1,11 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from qkvary.reports.report import Prose, Report, Section
-from qkvary.reports.tables import Brief, Cell, number, tabulate, word
+from qkvary.reports.tables import Brief, Cell, number, shorten, tabulate, word
 from qkvary.reports.terminal import print_report, print_table
 from tests.reports.hostile import PAYLOADS
 from tests.reports.subjects import SUBJECTS, study
@@ -70,6 +71,8 @@ def test_the_rest_of_a_report_is_printed_on_request() -> None:
     assert "the page alone" not in whole
     assert "--full" not in whole
     assert "--full" not in printed(SUBJECTS["study"]())
+    shown = shorten(replace(table, brief=Brief(rows=1)))
+    assert [[cell.text for cell in row] for row in shown.rows] == [["x", "ax", "bx"]]
 
 
 def test_hostile_names_are_plain_text() -> None:

@@ -9,7 +9,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.training_study import VALIDATION_TOKENS, TrainingOptions, training_study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig
-from qkvary.training.presets import find_preset, preset_names
+from qkvary.training.presets import PRESETS, find_preset
 
 DATA = PlannedSet(
     name="mine",
@@ -19,7 +19,7 @@ DATA = PlannedSet(
 )
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [*PRESETS])
 def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     preset = find_preset(name)
     (cell,) = training_study(preset, DATA).cells()

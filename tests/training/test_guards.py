@@ -96,6 +96,12 @@ def test_what_is_remembered_survives_a_checkpoint() -> None:
     assert restored.guards == whole.state
 
 
+def test_a_state_of_the_first_release_with_gaps_is_read() -> None:
+    stored = RunState(step=3).to_json()
+    del stored["best"]
+    assert RunState.from_json({**stored, "log_gaps": [[1, 2]]}).step == 3
+
+
 def test_every_second_belongs_to_one_phase() -> None:
     state = RunState()
     watch = Stopwatch(state)

@@ -9,7 +9,7 @@ from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.training.optimizers import learning_rate, weight_decays
-from qkvary.training.presets import PRESETS, Preset, find_preset, preset_names
+from qkvary.training.presets import PRESETS, Preset, find_preset
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/presets.md"
 
@@ -60,8 +60,8 @@ def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: fl
 
 
 def test_every_preset_is_listed_once_and_is_one_of_these() -> None:
-    assert set(preset_names()) == {*PAPER_1, *PAPER_3, *MODERN, *PORTABLE}
-    assert [preset.name for preset in PRESETS.values()] == list(preset_names())
+    assert set(PRESETS) == {*PAPER_1, *PAPER_3, *MODERN, *PORTABLE}
+    assert [preset.name for preset in PRESETS.values()] == list(PRESETS)
     for preset in PRESETS.values():
         assert preset.base in ("", "gpt2-124m")
         for label in preset.variants:

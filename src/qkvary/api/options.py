@@ -237,13 +237,12 @@ class Part:
     """Only this variant and the baseline (can be repeated)."""
 
     def typed(self, study: str) -> str:
-        """Return a study and the options that select its part, as typed on a command line."""
+        """Return a study and the options that select its part, as typed, without the seeds."""
         options = {
             "--protocol": (self.protocol,),
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--seeds": (",".join(map(str, self.seeds or ())),),
             "--device": (self.device,),
             "--dtype": (self.dtype,),
         }

@@ -60,8 +60,9 @@ def report(
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:
+        seeds = [] if part.seeds is None else [f"--seeds {names.typed_seeds(part.seeds)}"]
         more = [] if out == RUNS else [f"--out {shlex.quote(str(out))}"]
-        command = " ".join(["qkvary study", part.typed(typed), *more])
+        command = " ".join(["qkvary study", part.typed(typed), *seeds, *more])
         command = training.commands[0] if training else command
         raise UsageError(f"expected runs of {typed} in {out}, got none: run `{command}` first")
     if training is None:

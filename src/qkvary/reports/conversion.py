@@ -10,7 +10,7 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Table, label, number, pick, plain, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, pick, plain, tabulate, word
 from qkvary.text import numbers
 
 
@@ -88,6 +88,7 @@ def _matrices(made: Rewriting) -> Table:
         sorted(made.conditioning, key=attrgetter("number"), reverse=True),
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
+        brief=Brief(rows=3),
     )
 
 

@@ -7,6 +7,8 @@ drawings. Reports are built elsewhere.
 import functools
 import hashlib
 import itertools
+import re
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -70,6 +72,8 @@ def _environment() -> SandboxedEnvironment:
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
+        # No break after the minus of a label such as Q-K=V.
+        "unbroken": partial(re.sub, r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}"),
     }
     environment.filters.update(filters)
     return environment

@@ -13,7 +13,7 @@ from qkvary.conversions.caches.stages import SmallerCache, Stage
 from qkvary.costs.network import network_costs
 from qkvary.reports.conversion import COST_COLUMNS
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Table, label, number, pick, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
 from qkvary.text import numbers
 
 
@@ -120,6 +120,7 @@ def _layers(made: SmallerCache) -> Table:
         number("error", "error of output", numbers.percent),
         number("refitted_error", "refitted", numbers.percent),
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
+        brief=Brief(rows=6),
         notes=[
             (
                 "Left out: the fraction of the joint spectrum of keys and values that the new "

@@ -204,7 +204,7 @@ def _curves(summary: Summary) -> Section:
                     detail=f"{count_runs(shown)} a variant",
                     blocks=panels(shown, summary.baseline),
                     layout="panels",
-                    file=f"curves-{index:02d}-{names.slug(f'{setting} {headline}')}",
+                    file=f"curves-{index:02d}-{names.slug(setting)}-{names.slug(headline)}",
                 )
             )
     solves = any(run.steps_to_solve is not None for run in summary.runs)

@@ -199,8 +199,11 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of two for a logarithmic axis, at most ``count`` + 1."""
+    """Return powers of two for a logarithmic axis, or multiples of one if fewer than two fit."""
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    if first >= last:
+        step = 2.0 ** math.ceil(math.log2((high - low) / count))
+        return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
     every = max(1, math.ceil((last - first + 1) / (count + 1)))
     return [2.0**power for power in range(first, last + 1, every)]
 

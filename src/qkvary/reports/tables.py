@@ -52,8 +52,8 @@ class Column:
 class Brief:
     """The part of a table that the terminal prints by default, with the first note."""
 
-    columns: tuple[str, ...]
-    """The keys of the columns to show."""
+    columns: tuple[str, ...] = ()
+    """The keys of the columns to show; all if empty."""
     rows: int | None = None
     """Number of rows to show, from the first; all if ``None``."""
 
@@ -167,7 +167,8 @@ def shorten(table: Table) -> Table:
     part = table.brief
     if part is None:
         return table
-    places = [place for place, one in enumerate(table.columns) if one.key in part.columns]
+    wanted = part.columns or [column.key for column in table.columns]
+    places = [place for place, one in enumerate(table.columns) if one.key in wanted]
     left_out = 0 if part.rows is None else max(0, len(table.rows) - part.rows)
     more = (f"and {names.count(left_out, 'more row')}",) if left_out else ()
     return dataclasses.replace(

@@ -129,11 +129,6 @@ class Preset:
         return replace(self, network=replace(self.network, vocabulary=padded))
 
 
-def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets, the papers' first."""
-    return tuple(PRESETS)
-
-
 def find_preset(name: str) -> Preset:
     """Return a preset by the name of its network in any spelling: ``lm-300m``, ``300M``."""
     known = canonical_name(name, PRESETS)

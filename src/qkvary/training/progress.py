@@ -152,7 +152,8 @@ class RunState:
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
         fields: dict[str, Any] = {**values, "guards": GuardState(**values["guards"])}
-        # States that were stored before runs could test their best step lack ``best``.
+        # States of qkvary 0.2 lack ``best`` and have ``log_gaps``.
+        fields.pop("log_gaps", None)
         if fields.get("best") is not None:
             fields["best"] = BestStep(**fields["best"])
         return cls(**fields)
