@@ -195,6 +195,7 @@ def test_what_is_clear_is_accepted(tmp_path: Path) -> None:
     asked = {"out": tmp_path, "variants": "Q-K=V"}
     found = qk.status("quickstart", seeds=[np.int64(3)], **asked).to_dict()
     assert found == qk.status("quickstart", seeds=3, **asked).to_dict()
+    assert found == qk.status("quickstart", seeds=torch.tensor([3]), **asked).to_dict()
     assert found == qk.status(study="quickstart", seeds=(one for one in [3]), **asked).to_dict()
     labels = np.array(["MQA", "Q-K=V"])
     assert qk.cost("300M", labels).to_dict() == qk.cost("300M", list(labels)).to_dict()

@@ -39,6 +39,15 @@ def test_a_stream_that_knows_ascii_gets_escapes() -> None:
     assert stream.buffer.getvalue().decode("ascii") == "a \\u2013 \\u65e5\n"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("columns", ["0", "-3", "abc", ""])
+def test_a_width_that_is_no_number_is_ignored(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal emulator may set COLUMNS to 0, with which rich prints nothing."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert console(io.StringIO(), width=77).width == 77
+
+
 def test_sparkline_rises_with_its_values() -> None:
     assert len(set(sparkline([0.0, 1.0, 2.0, 3.0]))) == 4
     assert (sparkline([math.nan, 1.0])[0], sparkline([])) == ("!", "")

@@ -82,6 +82,8 @@ def test_damaged_texts_are_refused(folder: Path, content: bytes, message: str) -
 
 
 def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="or a folder of texts with labels, got ''"):
+        load_labelled_texts("")
     with pytest.raises(UsageError, match=r"or a folder of texts with labels, got .*nowhere"):
         load_labelled_texts(str(tmp_path / "nowhere"))
     (folder / "spam" / "7.txt").write_text("ham 1")

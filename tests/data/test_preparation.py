@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from qkvary.data.preparation import LOCK_FILE, OnProgress, prepare
-from qkvary.data.prepared import open_prepared
+from qkvary.data.prepared import open_prepared, read_record
 from qkvary.data.sources import Source, SourceOptions, find_source
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import to_line
 from tests.data import preparing_script
 from tests.data.small_sets import BYTES, made_up, make_set, plain_tokens, tiny_groups
 from tests.forked import ForkedPython
@@ -115,6 +116,19 @@ def test_a_restart_resumes_after_the_last_group(tmp_path: Path, after: int) -> N
     assert contents(place / "set") == contents(expected.path)
     assert (reports[0] > 0) == bool(records)
     assert reports[-1] == sum(len(text.strip().encode()) for text in [*texts, "held out"])
+
+
+def test_a_preparation_that_an_older_version_began_is_resumed(tmp_path: Path) -> None:
+    texts = made_up(30, seed=2)
+    with pytest.raises(ZeroDivisionError):
+        make_set(tmp_path, texts, on_progress=interrupted(9))
+    for record in (tmp_path / "set").glob("portion-*.json"):
+        fields = read_record(record)
+        assert all(type(entry) is list for entry in fields["files"].values())
+        record.write_bytes(to_line({**fields, "blocks": {}}))
+    assert contents(make_set(tmp_path, texts).path) == contents(
+        make_set(tmp_path / "b", texts).path
+    )
 
 
 def test_a_changed_record_is_detected(tmp_path: Path) -> None:

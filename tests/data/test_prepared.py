@@ -12,7 +12,7 @@ from qkvary.data import prepared
 from qkvary.data.preparation import LOCK_FILE
 from qkvary.data.prepared import is_prepared, open_prepared
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import DAMAGES, trials
 
@@ -121,6 +121,17 @@ def test_a_manifest_of_something_else_is_refused(
     (place / MANIFEST_NAME).write_bytes(new.to_json())
     with pytest.raises((DamagedError, NewerFormatError, UsageError), match=re.escape(message)):
         open_prepared(place)
+
+
+def test_a_set_of_version_0_2_opens(folder: Path, tmp_path: Path) -> None:
+    """It has digests of blocks, which its fingerprint leaves out."""
+    place = tmp_path / "copy"
+    shutil.copytree(folder, place)
+    (place / "blocks.json").write_bytes(b"{}")
+    manifest = read_manifest(place)
+    files = {**manifest.files, "blocks.json": FileEntry.of(b"{}")}
+    (place / MANIFEST_NAME).write_bytes(Manifest(files=files, about=manifest.about).to_json())
+    assert open_prepared(place).fingerprint == open_prepared(folder).fingerprint
 
 
 def test_invalid_folders(tmp_path: Path, folder: Path) -> None:

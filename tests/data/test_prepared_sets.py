@@ -190,6 +190,11 @@ def test_choices_that_do_not_fit(
         prepare(tmp_path, texts, **choices)
 
 
+def test_validation_leaves_documents_for_training(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="for training, got only those of --validation"):
+        prepare(tmp_path, {"a.txt": "a"}, validation=tmp_path / "texts")
+
+
 def test_a_text_that_was_changed_is_another_set(tmp_path: Path) -> None:
     first = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
     second = prepare(tmp_path, {"a.txt": "six", "b.txt": "two"})

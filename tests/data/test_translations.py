@@ -133,3 +133,8 @@ def test_bad_pairs_are_refused(
     data = write_pair(tmp_path, **given)
     with pytest.raises(error, match=says):
         load_translations(str(data), ("en", "fr"))
+
+
+def test_multi30k_has_two_languages() -> None:
+    with pytest.raises(UsageError, match="languages de and en for multi30k, got en and fr"):
+        load_translations(languages=("en", "fr"))

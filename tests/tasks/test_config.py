@@ -33,6 +33,7 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
             "name to be one of reverse, sort, sub, swap, copy, got",
         ),
         (REVERSE, {"length": 0}, "expected length of SequenceTaskConfig in 1 ... 2"),
+        (REVERSE, {"vocabulary": 1}, "vocabulary must be at least 2, got 1"),
         (REVERSE, {"train_examples": 0}, "train_examples of "),
         (CHARACTERS, {"context": 0}, "expected context of CharacterTaskConfig"),
         (CHARACTERS, {"evaluation": "all"}, "evaluation to be one of exact, sampled, got 'all'"),
@@ -69,6 +70,18 @@ def test_a_task_without_meaning_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(config, **fields)
+
+
+def test_a_number_of_a_users_task_may_be_0() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Shifted(TaskConfig):
+        name: str = "shifted"
+        shift: int = 0
+        size: int = 1
+
+    assert Shifted(shift=-1).shift == -1
+    with pytest.raises(ValueError, match="expected size of Shifted"):
+        Shifted(size=0)
 
 
 @pytest.mark.parametrize("field", ["length", "vocabulary", "data_seed", *EXAMPLES])

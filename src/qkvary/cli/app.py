@@ -15,6 +15,7 @@ Errors become exit codes in ``qkvary.cli.main``.
 import inspect
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -200,7 +201,11 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
     """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
-    columns = None if target.isatty() or "COLUMNS" in os.environ else width
+    if "COLUMNS" in os.environ:
+        # With COLUMNS=0, rich would print nothing.
+        columns = shutil.get_terminal_size((width, 0)).columns
+    else:
+        columns = None if target.isatty() else width
     return _Console(file=target, width=columns, highlight=False, emoji=False, soft_wrap=False)
 
 

@@ -176,7 +176,8 @@ class _Unpacked(gzip.GzipFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
-        self._path, self._size = path, path.stat().st_size
+        self._path, self._size, self._given = path, path.stat().st_size, 0
+        self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size)
 
     def read(self, size: int | None = -1) -> bytes:
         return self._check(super().read(size))
@@ -185,11 +186,12 @@ class _Unpacked(gzip.GzipFile):
         return self._check(super().readline(size))
 
     def _check(self, data: bytes) -> bytes:
-        limit = max(FREE_BYTES, LARGEST_RATIO * self._size)
-        if self.tell() > limit:
+        # Counted, because ``tell`` takes longer than reading a line.
+        self._given += len(data)
+        if self._given > self._limit:
             raise UnsafeError(
-                f"{self._path} has {self._size:,} bytes and expands to more than {limit:,}, which "
-                "is not plausible for a text"
+                f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
+                "which is not plausible for a text"
             )
         return data
 

@@ -59,6 +59,9 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     ``data`` is a folder with a folder of ``.txt`` files for each label, or ``english-novels``,
     whose labels are the authors of at least three novels.
     """
+    if not data:
+        # It would be the current folder.
+        raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
     files = _novels() if data == NOVELS else _list_folder(read_path(data, "a folder of texts"))
     for label in labels or ():
         if label not in files:

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, encode_documents, token_width
 from qkvary.data.prepared import (
+    BLOCKS_FILE,
     FORMAT,
     KIND,
     PLAN_FILE,
@@ -61,7 +62,7 @@ BLOCK_BYTES = 2**20
 LOCK_FILE = "prepare.lock"
 _OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
-    rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(MANIFEST_NAME)}"
+    rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(BLOCKS_FILE)}|{re.escape(MANIFEST_NAME)}"
     rf"|(?:{'|'.join(SPLITS)})-\d+(?:\.starts|\.digests)?\.bin"
 )
 
@@ -128,7 +129,8 @@ class _Group:
     """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]
     """Tokens, documents and UTF-8 bytes of each split that got documents."""
-    files: Mapping[str, FileEntry]
+    files: Mapping[str, Sequence[Any]]
+    """Size and sha256 of each file."""
 
 
 class _Block(NamedTuple):
@@ -169,7 +171,11 @@ class _Preparation:
                     "with `qkvary data prepare ... --validation PATH`, or change the share with "
                     "--held-out"
                 )
-        files = {name: entry for group in self._groups for name, entry in group.files.items()}
+        files = {
+            name: FileEntry(size=size, sha256=sha256)
+            for group in self._groups
+            for name, (size, sha256) in group.files.items()
+        }
         atomic_write_file(self._folder / TOKENIZER_FILE, description)
         files[TOKENIZER_FILE] = FileEntry.of(description)
         about: dict[str, JsonValue] = {
@@ -207,11 +213,11 @@ class _Preparation:
         """Load the records of existing groups, and check their files."""
         while (path := self._record()).is_file():
             fields = read_record(path)
-            files = {name: FileEntry(**entry) for name, entry in fields["files"].items()}
-            fields["files"] = files
+            # Older versions stored digests of blocks as well.
+            fields.pop("blocks", None)
             self._groups.append(_Group(**fields))
-            for name, entry in files.items():
-                file = self._folder / name
+            for name, (size, sha256) in self._groups[-1].files.items():
+                file, entry = self._folder / name, FileEntry(size=size, sha256=sha256)
                 if not file.is_file() or FileEntry.of(file.read_bytes()) != entry:
                     raise changed_error(file)
 
@@ -307,14 +313,14 @@ class _Preparation:
         ended: bool,
     ) -> None:
         """Write one group: its shards, then its record."""
-        files: dict[str, FileEntry] = {}
+        files: dict[str, Sequence[Any]] = {}
         shards: dict[str, Sequence[int]] = {}
         for split, documents in pending.items():
             contents, shards[split] = _pack(documents, self._count(split, 0))
             names = shard_files(split, len(self._groups_of(split)))
             for name, data in zip(names, contents, strict=True):
                 atomic_write_file(self._folder / name, data)
-                files[name] = FileEntry.of(data)
+                files[name] = (len(data), hashlib.sha256(data).hexdigest())
         group = _Group(
             stream=stream,
             position=position,

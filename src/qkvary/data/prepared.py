@@ -34,6 +34,8 @@ FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="form
 TOKENIZER_FILE = "tokenizer.json"
 PLAN_FILE = "plan.json"
 """The plan of a set that is not complete."""
+BLOCKS_FILE = "blocks.json"
+"""A file that version 0.2.0 wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 REMEMBERED_BYTES = 2**26
 """Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
@@ -234,7 +236,9 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
         "format": about["format"],
         "splits": about["splits"],
         "token_bytes": about["token_bytes"],
-        "files": {name: entry.sha256 for name, entry in manifest.files.items()},
+        "files": {
+            name: entry.sha256 for name, entry in manifest.files.items() if name != BLOCKS_FILE
+        },
     }
     return hashlib.sha256(encode(content).encode()).hexdigest()
 

@@ -253,6 +253,10 @@ def _exclude_validation(parts: dict[str, list[Path]], validation: Path) -> dict[
         for name, files in parts.items()
         if name != "validation"
     }
+    if not kept["train"]:
+        raise UsageError(
+            f"expected documents for training, got only those of --validation {validation}"
+        )
     return {name: files for name, files in kept.items() if files} | {"validation": named}
 
 

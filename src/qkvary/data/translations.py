@@ -61,6 +61,10 @@ def load_translations(
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)
+    if data == MULTI30K and {*languages} != {*_LANGUAGES}:
+        raise UsageError(
+            f"expected the languages de and en for {data}, got {' and '.join(languages)}"
+        )
     splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
     for split, stem in _STEMS.items():

@@ -62,6 +62,13 @@ class SequenceTaskConfig(DrawnExamples):
     validation_examples: int = 1_000
     test_examples: int = 10_000
 
+    def __post_init__(self) -> None:
+        TaskConfig.__post_init__(self)
+        if self.vocabulary < 2:
+            raise ValueError(
+                f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
+            )
+
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences; the five tasks share sequences."""

@@ -49,7 +49,9 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        sizes = (one.name for one in fields(self) if one.type in (int, int | None))
+        numbers = (one for one in fields(self) if one.type in (int, int | None))
+        # A number that is 0 by default, in a user's task, is no size.
+        sizes = (one.name for one in numbers if one.default != 0)
         check_sizes(self, *(name for name in sizes if name != "data_seed"))
 
     @property

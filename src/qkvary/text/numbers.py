@@ -253,6 +253,9 @@ class Reads:
 
 def as_several(given: object) -> Iterable[object]:
     """Return the items of an iterable; a text, bytes or a mapping counts as one item."""
+    if hasattr(given, "tolist"):
+        # An array of NumPy or PyTorch, whose items are not Python numbers.
+        given = cast("Any", given).tolist()
     is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
     return (given,) if is_one else cast("Iterable[object]", given)
 
