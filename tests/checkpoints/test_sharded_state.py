@@ -135,3 +135,14 @@ def test_no_damage_is_silent(tmp_path: Path) -> None:
             read(folder, 5, 1 + number % 4)
         before = read(folder, 3, 1 + number % 4)
         assert torch.equal(before[0]["weights"]["scale"], tensors(3)["weights"]["scale"])
+
+
+@pytest.mark.parametrize("name", ["b", "more"])
+def test_tensors_that_are_not_the_listed_ones_are_refused(name: str, tmp_path: Path) -> None:
+    """A manifest that is sound by itself, but says something else than the files."""
+    save(tmp_path, 3, 2)
+    manifest = read_manifest(step_folder(tmp_path, 3))
+    rows = manifest.about["shards"]["rows"]["weights"]  # type: ignore[index, call-overload]
+    rows["more"] = rows.pop(name, [1, 0])  # type: ignore[union-attr, index]
+    with pytest.raises(DamagedError, match="weights-00001-of-00002"):
+        Reader().read(step_folder(tmp_path, 3), manifest)

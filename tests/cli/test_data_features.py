@@ -11,7 +11,7 @@ from transformers import ResNetModel
 from qkvary.checkpoints.huggingface import image_features as descriptions
 from qkvary.data import image_features
 from qkvary.data.feature_sets import hash_features
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
 from tests.cli.small_resnet import write_resnet
 from tests.conftest import Typed
@@ -60,6 +60,14 @@ def test_damaged_weights_are_refused(weights: Path, damage: str, typed: Typed) -
     said = typed.error("data", "features", "--weights", weights, code=3)
     assert f"expected {what} in {path}" in said
     assert not (weights.parent / "cache").exists()
+
+
+def test_a_damaged_part_is_named(weights: Path, tmp_path: Path) -> None:
+    descriptions.describe_cifar100(weights, tmp_path / "parts")
+    part = min((tmp_path / "parts").rglob("*.safetensors"))
+    part.write_bytes(b"damaged")
+    with pytest.raises(DamagedError, match=part.name):
+        descriptions.describe_cifar100(weights, tmp_path / "parts")
 
 
 def test_features_of_other_weights_are_other_data(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.tensor_files import contents_of, read_tensors
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileContents, Manifest
 
@@ -95,7 +96,11 @@ class Reader:
             parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
             if any(parts.values()) or number % self.count == self.number:
                 path = manifest.check_file(folder, _file(kind, number, table["count"]))
-                found = read_tensors(path, lambda name, _rows, chosen=parts: chosen[name])
+                found = read_tensors(
+                    path, lambda name, _rows, chosen=parts: chosen.get(name, range(0))
+                )
+                if found.keys() != parts.keys():
+                    raise DamagedError(f"{path} does not hold the tensors that the manifest lists")
                 for name, tensor in found.items():
                     pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}

@@ -88,6 +88,12 @@ def test_the_original_tokenizer_model_is_preferred(tmp_path: Path) -> None:
     assert tokenizer.encode(" a  b  ") == tokenizer.encode("a b")
 
 
+def test_a_tokenizer_with_the_size_in_its_name_comes_first(tmp_path: Path) -> None:
+    llama2c.write_stand_in(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.model").write_bytes(b"the tokenizer of another model")
+    assert load(tmp_path / "model").tokenizer is not None
+
+
 def header(**changes: int) -> bytes:
     fields = {**SIZES, **changes}
     return struct.pack("<7i", *fields.values()) + PACKED[28:]

@@ -194,6 +194,15 @@ def test_installed_caches_are_smaller_however_they_are_made(model: Any) -> None:
     uninstall(model)
 
 
+def test_tokens_that_share_one_position_are_stored_with_it(model: Any) -> None:
+    place = torch.tensor([[0]])
+    caches = [dynamic(model), *(exact_cache(model, layout=one) for one in LAYOUTS)]
+    for ids in (tokens(1, 4), tokens(1, 1)):
+        calls = [model(ids, position_ids=place, past_key_values=one).logits for one in caches]
+        assert all(torch.equal(one, calls[0]) for one in calls)
+    uninstall(model)
+
+
 def test_fixed_caches_are_refused(model: Any) -> None:
     ids = tokens(1, 5)
     install(model)

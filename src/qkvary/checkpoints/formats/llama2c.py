@@ -86,14 +86,13 @@ def read_tokenizer(data: bytes, vocabulary: int, where: str) -> PieceTokenizer:
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
-    paths = [file.parent / name.format(vocabulary) for name in TOKENIZER_FILES]
-    # Only the original model says whether spaces are joined.
-    for path in [*(one.with_suffix(".model") for one in paths), *paths]:
+    for name in TOKENIZER_FILES:
+        path = file.parent / name.format(vocabulary)
+        # Only the original model says whether spaces are joined.
+        if (original := path.with_suffix(".model")).exists():
+            return read_pieces(read_file(original, limit=MAX_SIDE_FILE_BYTES), str(original))
         if path.exists() and path != file:
-            data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            if path.suffix == ".model":
-                return read_pieces(data, str(path))
-            return read_tokenizer(data, vocabulary, str(path))
+            return read_tokenizer(read_file(path, limit=MAX_SIDE_FILE_BYTES), vocabulary, str(path))
     return None
 
 

@@ -122,7 +122,9 @@ class _Reader:
 
     def text(self) -> str | bytes:
         """Return the next string; text that is not UTF-8 stays as bytes."""
-        data = self.take(self.number("Q"))
+        # Not number("Q"), which is slow: a vocabulary has hundreds of thousands of strings.
+        first, self.place = self.place, self.place + 8
+        data = self.take(int.from_bytes(self.data[first : self.place], "little"))
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:

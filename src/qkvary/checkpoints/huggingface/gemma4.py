@@ -125,7 +125,7 @@ class RotateWhenReadLayer(DynamicLayer):
             seen = self.get_seq_length()
             new = torch.arange(seen, seen + tokens, device=keys.device)[None]
         new = new.to(device=keys.device, dtype=torch.int32)
-        return new.expand(rows, -1)[:, None, :, None]
+        return new.expand(rows, tokens)[:, None, :, None]
 
     def get_seq_length(self) -> int:
         """Return the number of cached tokens."""

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 from torch import Tensor
 from transformers import ResNetModel
 
+from qkvary.checkpoints.models import parse_weights
 from qkvary.data.image_features import ImageFeatures, group_by_class
 from qkvary.data.image_files import Images
 from qkvary.data.images import load_images
@@ -54,7 +55,7 @@ def describe_cifar100(
             if not path.is_file():
                 some = images.pixels[start : start + IMAGES_PER_PART]
                 atomic_write_file(path, save({"features": describe_pixels(network, some)}))
-            found.append(load(path.read_bytes())["features"])
+            found.append(parse_weights(path.read_bytes(), str(path))["features"].numpy())
             done += len(found[-1])
             on_progress(done, total)
         return np.concatenate(found)
