@@ -136,7 +136,7 @@ def run_stages(
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
         healing: The folder for the checkpoints of the distillation, from which a stopped one
-            resumes; without it, nothing is healed.
+            resumes; needed if the plan has tokens to heal with.
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next stage begins.
         stop: Called before each step of a distillation; returns whether to stop.
@@ -147,6 +147,8 @@ def run_stages(
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)
     stages: list[Stage] = []
+    if plan.heal_tokens and healing is None:
+        raise UsageError("expected a folder for the checkpoints of the distillation, got none")
     compared = Comparison(network, texts.held_out)
 
     def measure(name: str, made: LanguageModel, seconds: float) -> None:
