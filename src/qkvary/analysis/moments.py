@@ -14,7 +14,7 @@ from qkvary.nn.layout import Rotation
 
 
 class LayerMoments:
-    """The moments of the input, the queries and the derivatives of one layer."""
+    """Sums the second moments of the input, queries and gradients of one layer."""
 
     def __init__(self, config: AttentionConfig, device: torch.device) -> None:
         self.config = config
@@ -56,7 +56,10 @@ class LayerMoments:
         self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Return the input's covariance; its diagonal is raised by ``DAMPING`` times its mean."""
+        """Return the covariance of the layer input, damped so that it can be inverted.
+
+        ``DAMPING`` times the mean of the diagonal is added to the diagonal.
+        """
         mean = self.input_sum / self.tokens
         found = self.input_products / self.tokens - torch.outer(mean, mean)
         found = (found + found.mT) / 2

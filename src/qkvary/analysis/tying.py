@@ -1,7 +1,8 @@
 """A forecast: how much does the loss rise if one tensor serves as both key and value?
 
-A second-order expansion in the change of keys and values. It uses derivatives of the loss, so the
-effect of attention weights, rotations, score terms and all later layers is included.
+The forecast is a second-order expansion in the change of keys and values. It uses derivatives of
+the loss, so the effect of attention weights, rotations, score terms and all later layers is
+included.
 """
 
 from typing import NamedTuple

@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The command of an engine."""
+    """The command that starts an engine."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -77,7 +77,7 @@ class Engine:
     """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the start of the command: the program, or a Python with ``-m`` and the module."""
+        """Return the first words of the command: a program, or a Python, ``-m`` and the module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
@@ -97,7 +97,7 @@ class Engine:
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return the reason why an engine ended, if its log has a known message."""
+        """Return why an engine ended, or ``None`` if its log has no known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:

@@ -72,7 +72,7 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
             that are not finite or too large for a scale.
     """
     if model.training:
-        raise ValueError("expected a network in evaluation mode, got one that is training")
+        raise ValueError("expected a network in evaluation mode, got a network in training mode")
     if any(numbers.scales is not None for numbers in find_numbers(model)):
         raise ValueError("expected float weights, got a network with 8-bit weights")
     found = list(_matrices(model))

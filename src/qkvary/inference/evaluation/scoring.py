@@ -54,7 +54,7 @@ def score_windows(
 
 def _check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
     if model.training:
-        raise ValueError("expected a model in evaluation mode, got one that is training")
+        raise ValueError("expected a model in evaluation mode, got a model in training mode")
     if longest > model.config.max_tokens:
         raise ValueError(
             f"expected windows of at most {model.config.max_tokens} tokens, got {longest}"
