@@ -74,7 +74,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether tying changes a layer's scores too much for its forecast to be trusted."""
+    """Return whether tying changes a layer too much for its forecast to be trusted."""
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 

@@ -80,7 +80,7 @@ class LayerMoments:
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
-        """Return the curvature of each half of the windows; a single window serves as both."""
+        """Return the curvature of each half of the windows. One window serves as both halves."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
         return tuple(map(torch.div, self.gradient_products, self.half_tokens))

@@ -31,7 +31,7 @@ class EffectiveRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReading:
-    """The effective rank of one matrix, and that of a random matrix of its shape."""
+    """The effective ranks of a weight matrix and of a random matrix of the same shape."""
 
     matrix: MatrixName
     """The weight; ``query-key`` is the product W_Q W_K^T of a head."""
@@ -64,7 +64,7 @@ class CosineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
+    """The similarity of a KV head's key and value, and what one tensor for both costs.
 
     No field except ``plain_similarity`` depends on the basis of the head.
     """

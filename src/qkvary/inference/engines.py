@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The command that starts an engine."""
+    """The command that starts an engine, and its environment variables."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]

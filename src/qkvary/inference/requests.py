@@ -117,13 +117,13 @@ class Request:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Return the tokens of a prompt; for an empty text, the separator."""
+    """Return the tokens of a prompt. An empty text gives the separator."""
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
         # In training, each document follows the separator of the previous one.
         tokens = (tokenizer.separator,)
     if not tokens:
-        raise UsageError("expected a prompt, got none; this model has no token to begin with")
+        raise UsageError("expected a prompt, got none; this model has no token to start from")
     return tokens
 
 

@@ -1,6 +1,6 @@
 """The blocks of a network in sequence, and the positions that networks add to embeddings.
 
-A block is attention and feed-forward, each with residual, norm and dropout.
+A block is an attention layer and a feed-forward layer, each with residual, norm and dropout.
 """
 
 import functools
@@ -122,7 +122,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the same for the output of the feed-forward layer for the input ``read``."""
+        """Return ``x``, if the block has a feed-forward skip, plus the output for ``read``."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -178,7 +178,7 @@ class Stack(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The block of every layer; the same block repeated if all layers share it."""
+        """The block of every layer. If all layers share one block, it is repeated."""
         return [*self.blocks] * self._repeats
 
     def _apply_block(
@@ -228,7 +228,10 @@ def add_positions(
 def make_layout(
     config: TokenNetwork, tokens: Tensor, cached: int = 0, **others: Tensor | None
 ) -> Layout:
-    """Return the layout of new tokens; cached and new ones together must fit ``max_tokens``."""
+    """Return the layout of new tokens.
+
+    Cached and new tokens together must fit ``max_tokens``.
+    """
     check_length(config, cached=cached, new=tokens.shape[1])
     return Layout(new_tokens=tokens.shape[1], cached_tokens=cached, device=tokens.device, **others)
 

@@ -92,12 +92,15 @@ class QuantizedStore:
         return self._codes.nbytes + self._scales.nbytes + plain
 
     def read(self) -> Joined | None:
-        """Return the stored tokens, decoded; None before the first."""
+        """Return the stored tokens, decoded, or None if no token has been stored yet."""
         return None if self._none is None else self.append(self._none, None)
 
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new, finite tokens and drop all but the last ``max_kept``; return old and new."""
+        """Store new, finite tokens, and return the old and new tokens.
+
+        Afterwards, only the last ``max_kept`` tokens are kept.
+        """
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
@@ -130,11 +133,11 @@ class QuantizedStore:
     def claim(self, tokens: int) -> ClaimedCodes:
         """Return memory for new tokens, which the caller writes and quantises before ``commit``."""
         if self._none is None:
-            raise ValueError("expected a store that has seen a token, got an empty one")
+            raise ValueError("expected a store that has seen a token, got an empty store")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
             raise ValueError(
-                "expected unrotated entries in whole blocks, got rotated ones or part of a block"
+                "expected unrotated entries in whole blocks, got rotated entries or part of a block"
             )
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
@@ -159,7 +162,10 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored, once the caller has quantised the closing ones."""
+        """Count the claimed tokens as stored.
+
+        The caller must have quantised all tokens that are due for it.
+        """
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")
@@ -174,7 +180,7 @@ class QuantizedStore:
         self._newest = rest if rest.shape[2] else None
 
     def drop_last(self, tokens: int) -> None:
-        """Remove the newest tokens, unquantised ones first."""
+        """Remove the newest tokens, starting with those that are not quantised."""
         plain = min(tokens, self._plain)
         if self._newest is not None and plain:
             rest = self._newest[:, :, : self._plain - plain]
@@ -250,7 +256,7 @@ class QuantizedStore:
 
 
 def _make_rows(most: int | None) -> GrowingStore:
-    """Return the storage of codes or scales, of which there are at most ``most`` if known."""
+    """Return storage for codes or scales: ``most`` rows, or memory that grows."""
     return GrowingStore() if most is None else PreallocatedStore(most)
 
 

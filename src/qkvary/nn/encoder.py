@@ -1,4 +1,4 @@
-"""The encoder that predicts one class per token, or with pooling one per sequence."""
+"""The encoder, which predicts one class per token or, with pooling, one class per sequence."""
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | TokenIds | None = None,
     ) -> Float[Tensor, "batch tokens classes"] | Float[Tensor, "batch classes"]:
-        """Return the logits of every token, or of every sequence with pooling.
+        """Return the logits of every token or, with pooling, of every sequence.
 
         Args:
             tokens: Token ids, or vectors if the network takes vectors.

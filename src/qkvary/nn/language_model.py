@@ -90,8 +90,8 @@ class LanguageModel(nn.Module):
     ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none; the loss is a sum in nats. All other
-        arguments are those of ``features``.
+        ``targets`` are the next tokens; -100 marks positions without a target. The loss is a sum in
+        nats. All other arguments are those of ``features``.
         """
         features = self.features(
             tokens,
@@ -119,7 +119,7 @@ class LanguageModel(nn.Module):
             attention_mask: True for real tokens, False for padding. This and the following
                 arguments cover the tokens in the cache and the new tokens.
             positions: Positions, by default counted from the first real token of each document.
-            document_ids: The document of each token, which sees only tokens of its document.
+            document_ids: The document of each token. A token sees only tokens of its own document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not

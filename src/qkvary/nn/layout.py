@@ -20,9 +20,9 @@ from qkvary.nn.shapes import PerHead
 class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
-    The keys belong to all tokens so far, old and new; the queries to the new ones, which come last.
-    Which tokens see each other depends on their index in the sequence, whatever their positions
-    are; score terms depend on the positions. So a window counts tokens including padding.
+    The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
+    come last. Which tokens see each other depends on their index in the sequence, whatever their
+    positions are; score terms depend on the positions. So a window counts tokens including padding.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Layout:
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: The document of each token, [batch, keys], which sees no other documents.
+            document_ids: The document of each token, [batch, keys]. A token sees only its own
+                document.
             query_positions: Positions of the queries, [batch or 1, queries], if their tokens are
                 not among the keys, as in cross attention.
         """
@@ -94,7 +95,7 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries: of the new tokens, unless others were given."""
+        """Positions of the queries. Unless given, they are the positions of the new tokens."""
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
@@ -111,7 +112,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the layout of the same keys with other queries, as in cross attention."""
+        """Return a layout with the same keys and other queries, as in cross attention."""
         return Layout(
             new_tokens=self.num_keys,
             device=self.device,
@@ -209,7 +210,9 @@ class Layout:
         of_keys: bool = False,
         tokens: int | None = None,
     ) -> "Rotation | None":
-        """Return the rotation of queries or keys, which layers share; None without a rotation.
+        """Return the rotation of queries or keys, or None if the layer has no rotation.
+
+        Layers share rotations.
 
         ``tokens`` is the length of the text, for a rotation that depends on it.
         """

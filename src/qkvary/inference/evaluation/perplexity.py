@@ -124,7 +124,10 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted."""
+    """Return the score of a text, given the losses of its tokens.
+
+    The loss of a token that was not predicted is NaN.
+    """
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:
@@ -164,7 +167,7 @@ def score_as_papers(
         ResourceError: if the rows do not fit in memory.
     """
     if text.separator is None:
-        raise ValueError("expected a separator for padding, got a tokenizer without one")
+        raise ValueError("expected a separator for padding, got a tokenizer without a separator")
     require_memory(
         text.documents * (context + 1) * PADDED_BYTES,
         f"padding {text.documents:,} documents to {context:,} tokens takes",

@@ -21,10 +21,10 @@ def score_windows(
     batch_size: int,
     on_progress: Progress = ignore,
 ) -> NDArray[np.float64]:
-    """Return the loss of every token in nats, NaN for tokens that are not targets.
+    """Return the loss of every token in nats. Tokens that are not targets get NaN.
 
-    Batching affects rounding only: windows of similar lengths are batched, and shorter ones are
-    padded at the end, which a causal network does not see.
+    Batching affects rounding only. Windows of similar lengths are batched, and the shorter windows
+    are padded at the end. A causal network does not see this padding.
     """
     longest = int(windows.lengths.max(initial=0))
     _check(model, tokens, longest=longest)

@@ -31,12 +31,12 @@ NATIVE = ("-march=native", "-mcpu=native", "")
 
 
 class BuildError(RuntimeError):
-    """There is a compiler, but it does not build the source."""
+    """Raised if there is a compiler but it does not build the source."""
 
 
 @functools.cache
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` if it exists, else the first one found, or None."""
+    """Return the C++ compiler: ``$CXX`` if it exists, else the first compiler found, or None."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:
@@ -97,7 +97,7 @@ def _path(sources: Sequence[Path]) -> Path | None:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load a library; after a failure, which is reported once, return ``None``.
+    """Build and load a library. If that fails, report it once and return ``None``.
 
     If the library cannot be stored, it is built for this process alone.
     """

@@ -1,6 +1,6 @@
 """One attention call of decoding, and the functions shared by kernels written in torch.
 
-Independent of the kernel that runs, and of where the keys are stored.
+Nothing here depends on which kernel runs, or on where the keys are stored.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,9 @@ class Decoding:
             )
         parts = (query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-            raise ValueError("expected tensors without gradients, got one that requires them")
+            raise ValueError(
+                "expected tensors without gradients, got a tensor that requires gradients"
+            )
 
     @property
     def start(self) -> int:
