@@ -377,8 +377,8 @@ class Attention(nn.Module):
     def _absorbs(self, cache: LayerCache, queries: int) -> bool:
         """Return whether to attend to the latent itself, without expanding key and value.
 
-        That is cheaper for few queries and many keys, and rounds differently. The scores must be
-        dot products of query and key.
+        That is cheaper for few queries and many keys, and rounds differently. This requires scores
+        that are dot products of query and key.
         """
         return (
             self.latent is not None
@@ -411,7 +411,10 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer without initialised parameters, of a user's class if the variant names one."""
+    """Return a layer with uninitialised parameters.
+
+    If the variant names a user's class, the layer is of that class.
+    """
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

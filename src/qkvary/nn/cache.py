@@ -289,6 +289,6 @@ class KVCache:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs; their number may change."""
+        """Replace row i by row ``rows[i]``, as in a beam search. The number of rows may change."""
         for layer in self.layers:
             layer.reorder(rows)

@@ -56,7 +56,7 @@ class QuantizedStore:
     def __init__(
         self, options: CacheOptions, *, max_tokens: int | None = None, max_kept: int | None = None
     ) -> None:
-        """Start empty; at most ``max_tokens`` will be seen and ``max_kept`` kept, if not None."""
+        """Start empty. At most ``max_tokens`` are seen and ``max_kept`` kept; None: no limit."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -164,7 +164,7 @@ class QuantizedStore:
     def commit(self, tokens: int) -> None:
         """Count the claimed tokens as stored.
 
-        The caller must have quantised all tokens that are due for it.
+        The caller must have quantised the ``closing`` tokens of the claimed memory.
         """
         claimed, self._claimed = self._claimed, None
         if claimed is None:

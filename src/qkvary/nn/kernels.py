@@ -112,7 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether the full matrix of attention weights is needed, or takes less time."""
+        """Return whether to compute the full matrix of weights: it is needed or faster."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -120,7 +120,7 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of new tokens and of the earlier ones in the state; update the state."""
+        """Mix the values of new tokens and of earlier tokens, and update the state."""
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class SoftmaxCore(Core):
         return torch.softmax(self.multiply(scores), dim=-1)
 
     def multiply(self, scores: Scores) -> Pairs:
-        """Return the scores as a tensor; those of hidden pairs are hugely negative."""
+        """Return the scores as a tensor. The scores of hidden pairs are very low."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the original products, and the map is the largest tensor.
         return found if bias is None else found.add_(bias)
@@ -250,8 +250,8 @@ class LinearCore(Core):
     """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
 
     Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
-    needs the map of all pairs, and so does ``kernel="explicit"``. Sums are in float32 or wider.
-    Rows that see nothing, such as padding, are zero.
+    and ``kernel="explicit"`` need the map of all pairs. Sums are in float32 or wider. The output of
+    a query that sees no key, such as padding, is zero.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
     with Linear Attention"; with one projection for all roles Kayyam et al. 2026, appendix A.1.
@@ -262,7 +262,7 @@ class LinearCore(Core):
         self.features = FEATURES[config.variant.core]
 
     def weights(self, scores: Scores, /) -> Pairs:
-        """Return the weight of each pair, 0 for pairs that must not see each other."""
+        """Return the weight of each pair; 0 if the query must not see the key."""
         query, key = self._map(scores)
         penalty = scores.layout.penalty(self.config, query.dtype)
         seen = None if penalty is None else penalty == 0
@@ -356,7 +356,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
 def _divide_by_norm(
     heads: Float[Tensor, "batch heads tokens head_dim"], layout: Layout
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Divide each channel by its l1 norm over the real tokens of each token's document."""
+    """Divide each channel by its l1 norm over the real tokens of the same document."""
     if layout.attention_mask is not None:
         heads = heads * layout.attention_mask[:, None, :, None]
     sizes, documents = heads.abs(), layout.document_ids
@@ -369,7 +369,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the implementation of the softmax for a call, or the name of any other core."""
+    """Return the name of the core, or for a softmax, the implementation that a call uses."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

@@ -212,9 +212,8 @@ class Layout:
     ) -> "Rotation | None":
         """Return the rotation of queries or keys, or None if the layer has no rotation.
 
-        Layers share rotations.
-
-        ``tokens`` is the length of the text, for a rotation that depends on it.
+        Layers share rotations. ``tokens`` is the length of the text, for a rotation that depends on
+        it.
         """
         channels = config.rotated_channels
         if not channels:

@@ -1,4 +1,4 @@
-"""The vision transformer: image in, logits of its class out."""
+"""The vision transformer, which turns an image into the logits of its class."""
 
 import torch
 import torch.nn.functional as F

@@ -97,7 +97,7 @@ class Decoding:
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
     def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """Return a mask of the keys that each folded query sees; ``None`` if all see all keys."""
+        """Return a mask of the keys that each folded query sees; ``None`` if all are visible."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if queries > 1:
