@@ -26,10 +26,10 @@ def store_and_read(
     sources: Sources,
     rotation: Rotation | None,
 ) -> Roles:
-    """Store the new tokens, if there are any, and return key and value of all tokens.
+    """Store any new tokens, and return the key and value of all tokens.
 
-    Key and value of the new tokens are made from ``x``; ``sources`` are its normalised projections,
-    and ``rotation`` is for their positions.
+    Key and value of the new tokens are made from ``x``. ``sources`` are the normalised projections
+    of ``x``, and ``rotation`` is the rotation for the positions.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}

@@ -1,8 +1,8 @@
-"""The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
+"""The cores of attention, which mix values by scores. Each core of ``arch.terms`` has a class.
 
 The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
 decoding, which a cache may request. The configuration and the shapes determine which one is used,
-never timings. All accept fewer KV heads than query heads without copying keys.
+never timings. All of them accept fewer KV heads than query heads, and do not copy keys.
 """
 
 import functools
@@ -72,9 +72,9 @@ class Core:
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; None
-        means the same computation as without a cache. ``state`` has the sums over the earlier
-        tokens, if the core keeps a state.
+        ``decode_kernel`` is the kernel for a few new tokens; it is ignored if it does not support
+        the call. None means the same computation as without a cache. If the core keeps a state,
+        ``state`` has the sums over the earlier tokens.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:

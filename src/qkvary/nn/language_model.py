@@ -19,12 +19,12 @@ from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 class LanguageModel(nn.Module):
-    """Embedded tokens plus positions, causal blocks, an optional final norm, and a head.
+    """A language model: embedded tokens plus positions, causal blocks, final norm and head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
-    is the summed loss, computed without all logits at once unless they are capped. Both go through
-    the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use
-    of weights.
+    is the summed loss. Unless the logits are capped, the loss never needs all logits at once. Both
+    go through the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover
+    every use of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
@@ -160,7 +160,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token from capped logits; the fused loss has no cap."""
+        """Return the loss of each token from capped logits. The fused loss supports no cap."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):

@@ -141,7 +141,7 @@ class Layout:
         return self._ends[num_keys]
 
     def check_documents_in_a_row(self) -> None:
-        """Check that no document is interrupted by others: a state holds one document at a time."""
+        """Check that no document interrupts another; a state holds one document at a time."""
         ids = self.document_ids
         if ids is None or self._is_in_a_row:
             return
@@ -191,8 +191,9 @@ class Layout:
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number, so
-        that adding a score cannot overflow, and a row without visible keys gives no NaN.
+        The result is ``None`` if every query sees every key. Hidden pairs get half the dtype's
+        lowest number, so that adding a score cannot overflow, and a row without visible keys gives
+        no NaN.
         """
         key = (config.causal, config.variant.window, config.variant.stride, dtype)
         if torch.compiler.is_compiling():
@@ -275,7 +276,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
-    These are the pairs at least a window apart whose distance is not a multiple of the stride.
+    A pair is hidden if it is at least a window apart and its distance is not a multiple of the
+    stride.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers"; here both form one pattern, the same for every head.
@@ -294,7 +296,7 @@ def sinusoid(
 ) -> Float[Tensor, "batch tokens width"]:
     """Return the Transformer's sinusoidal positions, base 10,000.
 
-    Sine and cosine alternate (``sinusoidal``) or all sines come first (``sinusoidal-halves``).
+    In ``sinusoidal``, sine and cosine alternate. In ``sinusoidal-halves``, all sines come first.
     """
     table = interleave_sinusoids(positions, 2 * math.ceil(width / 2))
     if kind == "sinusoidal-halves":
@@ -338,7 +340,7 @@ class Rotation:
             self.growth = growth[:, None, :, None].to(dtype)
 
     def rotate(self, heads: PerHead, *, inverse: bool = False) -> PerHead:
-        """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
+        """Rotate by the positions or, with ``inverse``, rotate back by the transpose."""
         still, rotated = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = rotated.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin

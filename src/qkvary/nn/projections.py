@@ -27,7 +27,7 @@ Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class LowRank(nn.Module):
-    """``x A^T B^T + b`` with an inner width below the layer's."""
+    """A low-rank projection ``x A^T B^T + b``, whose inner width is below the layer's."""
 
     def __init__(self, d_model: int, width: int, *, bias: bool, rank: int) -> None:
         """Create the weights; ``rank`` is the inner width."""
@@ -154,8 +154,8 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    By default the channels of all heads are normalised together (``is_wide``). Otherwise each head
-    is normalised separately, and all heads share one gain. If key and value share a tensor, it is
+    If ``is_wide``, the channels of all heads are normalised together. Otherwise each head is
+    normalised separately, and all heads share one gain. If key and value share a tensor, it is
     stored normalised; a query from the same projection is taken before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
@@ -286,7 +286,7 @@ class RoleMaker:
     latent: Latent | None
 
     def project(self, x: Hidden, names: Collection[Source]) -> dict[str, PerHead]:
-        """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
+        """Return the named projections of ``x``, cut into heads. One may be ``x`` itself."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
         flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))

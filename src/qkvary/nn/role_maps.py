@@ -39,7 +39,10 @@ class RoleMaps(NamedTuple):
 
 
 def make_role_maps(attention: Attention) -> RoleMaps:
-    """Return query, key and value as linear maps of the layer input."""
+    """Return query, key and value as linear maps of the layer input.
+
+    A query that is not linear in the layer input is refused.
+    """
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
     return RoleMaps(_shape_query(attention, query), key, value)

@@ -94,7 +94,7 @@ def pinned(kernel: str) -> str:
 
 
 def _prefer(problem: Decoding) -> str:
-    """Return the kernel of ``auto``: the one made for the device, or ``folded``."""
+    """Return the kernel that ``auto`` uses: the kernel made for the device, or ``folded``."""
     if native.supports(problem):
         return "native"
     # Interpreting GPU code on the CPU is for tests.
