@@ -1,4 +1,4 @@
-"""Requests to a language model and its answers, as plain data. Torch-free."""
+"""Requests to a language model and its answers, as plain data. Never imports torch."""
 
 import math
 from collections.abc import Sequence
@@ -158,7 +158,7 @@ class Completion:
 
 
 def collect(events: Sequence[Event]) -> Completion:
-    """Return the answer that the events of one request add up to.
+    """Join the events of one request into the whole answer.
 
     Raises:
         ValueError: if the last event does not end the text.

@@ -1,4 +1,4 @@
-"""Samples of text that show how a network learns."""
+"""Samples text during training, to show how a network learns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sampling of tokens from logits: penalty, temperature, filters, and one draw per request.
+"""Samples tokens from logits: penalty, temperature, filters, and one draw per request.
 
 Every row has its own settings and one uniform number per token, so that an answer depends neither
-on the rest of the batch nor on the device. Computed in float64.
+on the rest of the batch nor on the device. All steps are computed in float64.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Incremental text: whole characters only, with possible stop strings held back. Torch-free."""
+"""Turns tokens into text step by step. Only whole characters appear.
+
+Text that may begin a stop string is held back. Never imports torch.
+"""
 
 import codecs
 from collections.abc import Sequence

@@ -132,7 +132,7 @@ class Attention(nn.Module):
         if config.value_rope == "rotated":
             warnings.warn(
                 "value_rope 'rotated' gives outputs that change when all positions are shifted; "
-                "use 'counter' or 'none' unless this is the ablation you want",
+                "use 'counter' or 'none' unless you want this effect",
                 stacklevel=2,
             )
         self.annealing = 1.0
@@ -142,7 +142,7 @@ class Attention(nn.Module):
             self.initialize(Initializer(seed, "attention"))
 
     def initialize(self, initializer: Initializer) -> None:
-        """Draw every parameter as the configuration says; query maps start as the identity."""
+        """Draw every parameter as the configuration says. Query maps start as the identity."""
         config, init = self.config, self.config.init
         for name, projection in self.projections.items():
             if isinstance(projection, LowRank):

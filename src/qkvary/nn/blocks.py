@@ -134,7 +134,7 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Initialise the blocks of a network; return the initialiser for its other parameters.
+    """Initialise the blocks of a network, and return the initialiser for its other parameters.
 
     Attention layers use the initialisation in their own configuration.
     """

@@ -26,9 +26,9 @@ Claimed = Tensor | ClaimedCodes
 class LayerCache:
     """The cache of one layer. It stores only K if the value is also computed from K.
 
-    A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
-    tokens keeps the last w - 1. A window counts tokens including padding, so every row drops the
-    same tokens, and a dropped token is never needed again.
+    A layer with a state, as in linear attention, stores the state instead of tokens. A layer with a
+    window of w tokens keeps the last w - 1 tokens. A window counts tokens including padding, so
+    every row drops the same tokens, and a dropped token is never needed again.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class LayerCache:
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
+        """Return a cache that uses the memory of the first ``tokens`` slots of this cache.
 
         All slots but the last count as already seen. ``append`` writes one new token to the slot
         ``place``, a number on the cache's device, and to the last slot, and returns all entries.

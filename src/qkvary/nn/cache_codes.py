@@ -30,7 +30,7 @@ def describe_infinite(what: str) -> str:
 
 
 def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
-    """Check that no number is NaN, infinite, or too large for 32 bits once it is rotated."""
+    """Check that no number is NaN, infinite, or so large that rotating it exceeds 32 bits."""
     if not all(bool((tensor.abs() < LIMIT).all()) for tensor in numbers):
         raise ValueError(describe_infinite(what))
 

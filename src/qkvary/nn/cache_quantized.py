@@ -1,4 +1,4 @@
-"""Cached entries as codes with scales; the newest entries stay unquantised.
+"""Stores cached entries as codes with scales. The newest entries stay unquantised.
 
 Handles tokens, their order and their bytes; ``cache_codes`` encodes the numbers.
 """
@@ -40,7 +40,7 @@ class ClaimedCodes(NamedTuple):
 
 
 class QuantizedStore:
-    """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
+    """Stores entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
     With scales by ``token``, each group of channels of a token has a scale; a token is quantised
     once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
@@ -202,7 +202,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many of the ``waiting`` tokens to quantise now, of ``seen`` in all."""
+        """Return how many of the ``waiting`` tokens to quantise now, after ``seen`` tokens."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 

@@ -172,7 +172,7 @@ class PlacedStore(PreallocatedStore):
 
 @dataclass(slots=True)
 class StateStore:
-    """The state of a core that stores sums over all tokens seen instead of entries."""
+    """Stores the state of linear attention: sums over all tokens seen, instead of entries."""
 
     sums: State | None = None
     """None before the first token."""

@@ -21,7 +21,7 @@ class Initializer:
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """Draw a weight matrix with a given standard deviation; the scheme is normal or uniform."""
+        """Draw a weight matrix with deviation ``std``, normal or uniform as ``init`` says."""
         if init.scheme == "normal":
             self.draw(name, parameter, std=std)
         else:

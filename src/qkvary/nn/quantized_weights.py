@@ -1,4 +1,4 @@
-"""8-bit weights: codes of a network's matrices, with one scale per 64 numbers of a row.
+"""8-bit weights: the matrices of a network as codes, with one scale per 64 numbers of a row.
 
 The weights are decoded whenever a layer uses them; a native step uses the codes directly.
 """

@@ -1,4 +1,4 @@
-"""The scores of attention as an object, and the score terms that change it.
+"""The scores of attention as an object, and the score terms that change this object.
 
 Each score term in ``arch.terms`` has one class here, with the same name. The class sets a field of
 :class:`Scores`. The role terms are in ``nn.projections``.
@@ -75,7 +75,8 @@ class Scores:
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
         """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        So the key can also be the value, and the rotary key is not copied for each KV head.
+        Because they are separate, the key can also be the value, and the rotary key is not copied
+        for each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -173,7 +174,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """The diagonal norm applied before the score scale, which then scales the diagonal too."""
+    """The diagonal norm before the score scale. The scale then applies to the diagonal too."""
 
     own_scale = None
 

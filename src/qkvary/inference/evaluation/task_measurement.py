@@ -151,7 +151,7 @@ def prepare_tasks(
         if folder is None:
             raise UsageError(
                 "expected a folder with the files of the tasks: give --task-data, or set "
-                "QKVARY_DATA to a folder with lm_eval in it"
+                "QKVARY_DATA to a folder that contains lm_eval"
             )
         if not (folder / task.evaluated).is_file():
             raise UsageError(
