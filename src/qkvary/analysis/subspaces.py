@@ -22,8 +22,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. For
-    normalised keys, ``keys`` is half of a square root of the covariance of keys and values.
+    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. If keys
+    are normalised, ``keys`` and ``values`` are instead the two halves of a square root of the
+    covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]

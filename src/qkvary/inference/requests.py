@@ -158,7 +158,7 @@ class Completion:
 
 
 def collect(events: Sequence[Event]) -> Completion:
-    """Join the events of one request into the whole answer.
+    """Return the whole answer, joined from the events of one request.
 
     Raises:
         ValueError: if the last event does not end the text.

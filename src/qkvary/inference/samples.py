@@ -1,4 +1,4 @@
-"""Samples text during training, to show how a network learns."""
+"""Samples text from a network, to show how the network learns."""
 
 from __future__ import annotations
 

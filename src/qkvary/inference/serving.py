@@ -72,7 +72,7 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:
-        """Return the exit code of the engine once it ends."""
+        """Wait until the engine ends, and return its exit code."""
         return self.process.wait()
 
 

@@ -113,7 +113,7 @@ class Block(nn.Module):
         return x if has_no_norm else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return ``x``, if the block has an attention skip, plus the output's norm and dropout."""
+        """Return ``mixed`` after norm and dropout, plus ``x`` if attention has a skip."""
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -122,7 +122,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return ``x``, if the block has a feed-forward skip, plus the output for ``read``."""
+        """Return the feed-forward output for ``read``, plus ``x`` if the sublayer has a skip."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -154,8 +154,8 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializ
 class Stack(nn.Module):
     """``norm(block_L(... block_1(x)))``; the final norm is optional.
 
-    With ``recompute_blocks``, only the input of each block is kept for the backward pass, which
-    computes the block again. That saves memory, costs time and gives the same gradients.
+    With ``recompute_blocks``, only the input of each block is kept, and the backward pass computes
+    the block again. This saves memory, costs time and gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:

@@ -218,8 +218,9 @@ class GaussianCore(SoftmaxCore):
 class SimaCore(Core):
     """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
 
-    There is no softmax, and no score scale, because the norms would undo it. The matmuls run in the
-    order that needs less compute. Tokens of other documents and padding are left out of the norms.
+    There is no softmax. There is no score scale either, because the norms would undo it. The
+    matmuls run in the order that needs less compute. Tokens of other documents and padding are left
+    out of the norms.
 
     Source: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", section 3.
@@ -247,9 +248,9 @@ class SimaCore(Core):
 
 
 class LinearCore(Core):
-    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
+    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless the division is off.
 
-    Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
+    Tokens are summed up in chunks. Decoding uses a recurrence whose state does not grow. Dropout
     and ``kernel="explicit"`` need the map of all pairs. Sums are in float32 or wider. The output of
     a query that sees no key, such as padding, is zero.
 

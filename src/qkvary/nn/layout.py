@@ -21,8 +21,8 @@ class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
     The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
-    come last. Which tokens see each other depends on their index in the sequence, whatever their
-    positions are; score terms depend on the positions. So a window counts tokens including padding.
+    come last. Which tokens see each other depends on their index in the sequence, not on their
+    positions. So a window counts tokens including padding. Score terms depend on the positions.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Layout:
         return self._positions_from(self.num_keys - self.num_queries)
 
     def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
-        """Return the positions of the keys from ``first`` on, computing no others if possible."""
+        """Return the positions of the keys from ``first`` on; skip earlier keys if possible."""
         is_plain = self.attention_mask is None and self.document_ids is None
         if self._key_positions is None and is_plain:
             return torch.arange(first, self.num_keys, device=self.device)[None]
@@ -162,7 +162,7 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros."""
+        """Return ``x``, the layer input of the newest tokens, with zeros in place of padding."""
         if self.attention_mask is None:
             return x
         mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]

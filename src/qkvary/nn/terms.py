@@ -49,7 +49,7 @@ class Scores:
     """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
-        """Return query, key and scale; ``scale q k^T`` are the scores without the pair bias."""
+        """Return q, k and a scale; ``scale q k^T`` are the scores without the pair bias."""
         scale, query, key = self.scale / self.temperature, self.query, self.key
         if self.query_rope is not None and self.key_rope is not None:
             rope = self.key_rope.expand(-1, key.shape[1], -1, -1)

@@ -76,7 +76,7 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperScore:
-    """The score by the papers' protocol."""
+    """The score of a network by the papers' protocol."""
 
     rows: int
     """The number of rows, each with one document."""
@@ -200,7 +200,7 @@ def score_as_papers(
 def _estimate_error(
     losses: NDArray[np.float64], chosen: NDArray[np.bool_], blocks: NDArray[np.int64]
 ) -> float:
-    """Return the standard error of a mean over tokens, with whole blocks as the sampled units."""
+    """Return the standard error of a mean over tokens. The sampled units are whole blocks."""
     sums = np.bincount(blocks[chosen], weights=losses[chosen])
     counts = np.bincount(blocks[chosen])
     sums, counts = sums[counts > 0], counts[counts > 0]

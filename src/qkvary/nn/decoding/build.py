@@ -1,8 +1,8 @@
 """Builds a shared library from C++ with the compiler of the machine, once for each machine.
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
-the processor's instruction sets. Nothing is built at import. A machine without a compiler is
-normal, and so is a folder that cannot be written.
+the processor's instruction sets. Nothing is built at import. It is not an error if the machine has
+no compiler or the folder cannot be written.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def _one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Return whether ``load`` would have to compile first, which is slow."""
+    """Return whether ``load`` would have to compile the library first, which is slow."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not path.exists())
 

@@ -147,11 +147,12 @@ def _supports_scores(cache: LayerCache) -> bool:
 class NativeStep:
     """Computes the next logits of every row in one library call, with addresses looked up once.
 
-    It keeps the addresses of the parameters: make a new step after moving or casting the network.
+    The step keeps the addresses of the parameters, so make a new step after you move or cast the
+    network.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Prepare steps of a network that ``supports`` accepts, with a cache that has tokens."""
+        """Prepare steps of a network that ``supports`` accepts. The cache must hold a token."""
         loaded = native.library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
