@@ -37,7 +37,7 @@ from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
-    """Set the factor on the temperature of every attention layer, in place.
+    """Set the factor of the temperature in every attention layer, in place.
 
     Return the network.
     """
@@ -80,8 +80,7 @@ class Attention(nn.Module):
             d_model: Width of input and output.
             num_heads: Query heads.
             variant: The sharing, heads and score terms, or their label; ``QKV`` by default.
-            causal: Whether a token sees only itself and earlier tokens; by default it sees all
-                tokens.
+            causal: Whether a token sees only itself and earlier tokens; False by default.
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
