@@ -56,7 +56,7 @@ class LayerMoments:
         self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Return the covariance of the layer input, damped so that it can be inverted.
+        """Return the covariance of the layer input, with a raised diagonal.
 
         ``DAMPING`` times the mean of the diagonal is added to the diagonal.
         """

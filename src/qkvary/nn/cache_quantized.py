@@ -256,7 +256,7 @@ class QuantizedStore:
 
 
 def _make_rows(most: int | None) -> GrowingStore:
-    """Return storage for codes or scales: ``most`` rows, or memory that grows."""
+    """Return preallocated storage for ``most`` rows of codes or scales, or growing storage."""
     return GrowingStore() if most is None else PreallocatedStore(most)
 
 

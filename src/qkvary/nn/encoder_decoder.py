@@ -169,7 +169,7 @@ class DecoderStack(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """A pre-norm encoder and decoder, each with a final norm and embeddings, and an untied head.
+    """A pre-norm encoder and decoder with final norms, separate embeddings and an untied head.
 
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
     (Borji 2023).

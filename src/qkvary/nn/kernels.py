@@ -112,7 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the full matrix of weights: it is needed or faster."""
+        """Return whether the full matrix of weights is needed, or is faster to compute."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:

@@ -19,7 +19,7 @@ from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 class LanguageModel(nn.Module):
-    """A language model: embedded tokens plus positions, causal blocks, final norm and head.
+    """A decoder of embedded tokens plus positions: causal blocks, an optional norm, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
     is the summed loss. Unless the logits are capped, the loss never needs all logits at once. Both

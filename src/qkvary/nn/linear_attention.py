@@ -144,7 +144,7 @@ def attend_in_chunks(
 
 
 class _Documents(NamedTuple):
-    """Factors that separate documents: 1 for two tokens of one document, and otherwise 0.
+    """Factors that separate documents: 1 within one document, and 0 between two documents.
 
     A state belongs to the document of the last token that it includes.
     """

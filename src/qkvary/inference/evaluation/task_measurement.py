@@ -234,7 +234,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
-    """Turn errors of lm-eval into one sentence. Own errors and MemoryError pass unchanged."""
+    """Turn errors of lm-eval into one sentence. Our errors and MemoryError pass unchanged."""
     try:
         yield
     except (QkvaryError, torch.OutOfMemoryError):

@@ -27,7 +27,7 @@ class Windows:
 
 
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
-    """Cut documents into windows that score every token once, except the first of a document.
+    """Cut documents into windows that score each token once, except a document's first token.
 
     A target has at least ``context - stride + 1`` preceding tokens in its window, or all preceding
     tokens of its document if these are fewer.
