@@ -151,8 +151,9 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache that uses the memory of the first ``tokens`` slots of this cache.
 
-        All slots but the last count as already seen. ``append`` writes one new token to the slot
-        ``place``, a number on the cache's device, and to the last slot, and returns all entries.
+        All slots but the last count as already seen. ``append`` writes one new token twice: to the
+        last slot, and to the slot ``place``, a number on the cache's device. It returns all
+        entries.
         """
         if not self.has_fixed_memory:
             raise ValueError(

@@ -44,7 +44,7 @@ class Encoder(nn.Module):
         """Return the logits of every token or, with pooling, of every sequence.
 
         Args:
-            tokens: Token ids, or vectors if the network takes vectors.
+            tokens: Token ids. A network that takes vectors gets one vector per token.
             attention_mask: True for real tokens.
 
         Raises:

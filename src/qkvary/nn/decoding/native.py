@@ -157,7 +157,7 @@ class Step(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built on first use; None if that fails or its structures differ."""
+    """Return the library, which is built on first use; None if it cannot be built or used."""
     loaded = build.load(SOURCES)
     if loaded is None:
         return None

@@ -420,7 +420,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state and new memory for the next state, since the step may fail."""
+    """Give the library a state, and new memory for the next state because a step may fail."""
     before = store.sums
     if before is None:
         raise ValueError("expected a state that has seen a token, got an empty state")
