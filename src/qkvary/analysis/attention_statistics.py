@@ -17,7 +17,7 @@ _BLOCK = 128
 
 
 class AttentionStatistics:
-    """Sums of each head's statistics over the queries of all windows."""
+    """Sums the attention statistics of each head over the queries of all windows."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention
@@ -31,7 +31,7 @@ class AttentionStatistics:
 
     @torch.no_grad()
     def add(self, reading: LayerReading) -> Float[Tensor, "heads tokens tokens"]:
-        """Add a window, and return its attention weights."""
+        """Add the statistics of a window, and return the attention weights of the window."""
         weights = self.attention.core.weights(reading.scores)[0]
         self.queries += weights.shape[-1]
         index = torch.arange(weights.shape[-1], device=weights.device)
@@ -80,7 +80,7 @@ class AttentionStatistics:
 
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
-    """Return |A - A^T|^2 and |A + A^T|^2 of each head; together they are 4 |A|^2."""
+    """Return |A - A^T|^2 and |A + A^T|^2 of each head. The two add up to 4 |A|^2."""
     antisymmetric = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
     # Each pair once, in blocks of rows: a transposed copy of everything would be read by columns.
     for start in range(0, matrix.shape[-1], _BLOCK):

@@ -15,9 +15,10 @@ from qkvary.nn.role_maps import LinearMap, RoleMaps
 
 
 def read_cosines(maps: RoleMaps) -> tuple[CosineReading, ...]:
-    """Return the cosines of W_Q and W_K, W_Q and W_V, W_K and W_V.
+    """Return the cosines of three pairs of weights: W_Q and W_K, W_Q and W_V, W_K and W_V.
 
-    Where one weight has fewer heads, each of its heads is compared with all heads of its group.
+    If one weight of a pair has fewer heads, each of these heads is compared with every head of its
+    group.
     """
     named: dict[RoleName, LinearMap] = {"query": maps.query, "key": maps.key, "value": maps.value}
     return tuple(
@@ -44,6 +45,6 @@ def _compare(first: RoleName, second: RoleName, left: LinearMap, right: LinearMa
 
 
 def cosine(one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> float | None:
-    """Return the cosine of two tensors as vectors; None where one is zero."""
+    """Return the cosine of two tensors, read as vectors, or None if either tensor is zero."""
     norms = float(torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other))
     return float((one * other).sum()) / norms if norms else None

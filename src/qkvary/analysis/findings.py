@@ -68,13 +68,13 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
-        "are shown for comparison with published figures."
+        "are shown for comparison with published numbers."
     )
     return tuple(found)
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether the change is too large for a layer's forecast to be trusted."""
+    """Return whether tying changes a layer too much for its forecast to be trusted."""
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 

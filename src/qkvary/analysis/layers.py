@@ -20,7 +20,7 @@ from qkvary.nn.role_maps import LinearMap, RoleMaps, make_role_maps
 
 
 class LayerStatistics:
-    """The sums that are accumulated for one layer while a text is read."""
+    """Accumulates the sums for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
         self.attention, self.number, self.seed = attention, number, seed
@@ -29,7 +29,7 @@ class LayerStatistics:
         self._keys = torch.Generator().manual_seed(seed + number)
 
     def add(self, reading: LayerReading) -> Tensor:
-        """Add a window, and return its attention weights, [heads, tokens, tokens]."""
+        """Add a window, and return the attention weights of the window, [heads, tokens, tokens]."""
         self.moments.add(reading, self._keys)
         return self.statistics.add(reading)
 

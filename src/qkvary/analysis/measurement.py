@@ -49,20 +49,20 @@ def analyze_network(
     """Analyze the attention layers of a language model.
 
     Args:
-        loaded: The network and its tokenizer. The network is left unchanged. A half-precision one
-            is analyzed as a float32 copy; any other is frozen and in evaluation mode during the
-            analysis.
-        text: Files or folders of .txt and .jsonl.
+        loaded: The network and its tokenizer. The network is left unchanged. A half-precision
+            network is analyzed as a float32 copy. Any other network is frozen and in evaluation
+            mode during the analysis.
+        text: Text files (.txt or .jsonl), or folders of such files.
         tokens: The maximum number of tokens to read.
         context: Maximum tokens per window; ``None`` for the network's maximum, but at most 1,024
             and half of ``tokens``.
-        seed: The seed of random weights, drawn tokens and drawn keys.
+        seed: The seed for random weights and for the tokens and keys that are sampled.
         on_progress: Called after each window with the number of windows read and the total.
 
     Raises:
         UsageError: if there is no tokenizer or no text, the text is too short or has tokens outside
-            the network's vocabulary, the context exceeds the network's maximum, or a layer has no
-            softmax over products of query and key.
+            the network's vocabulary, the context exceeds the network's maximum, or a layer does not
+            apply a softmax to products of query and key.
         ResourceError: if a window does not fit in memory.
     """
     if loaded.tokenizer is None:
@@ -90,7 +90,10 @@ def analyze_windows(
     expected: int = 1,
     on_progress: Progress = ignore,
 ) -> NetworkAnalysis:
-    """Analyze the attention layers of a network in evaluation mode on windows, [tokens] each."""
+    """Analyze the attention layers of a network on windows of shape [tokens].
+
+    The network must be in evaluation mode.
+    """
     layers: list[LayerStatistics] = []
     generator = torch.Generator().manual_seed(seed)
     tokens = count = 0
@@ -130,10 +133,11 @@ def analyze_windows(
 def read_windows(
     documents: Iterable[Document], tokenizer: Tokenizer, *, tokens: int, context: int
 ) -> Iterator[Int[Tensor, " tokens"]]:
-    """Yield windows of one document each, in order.
+    """Yield windows of tokens in order, each of them from a single document.
 
-    A document starts with the tokenizer's beginning token or else ends with the separator. Windows
-    of a single token are left out, and only the part of a text that is read is encoded.
+    A document starts with the tokenizer's beginning token. If the tokenizer has no such token, the
+    document ends with the separator. Windows of a single token are left out, and only the part of a
+    text that is read is encoded.
     """
     left = tokens
     for document in documents:
@@ -149,7 +153,7 @@ def read_windows(
 
 @contextmanager
 def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
-    """Yield the network frozen in evaluation mode, or a float32 copy; restore it afterwards."""
+    """Yield the network, frozen in evaluation mode, or a float32 copy; restore the network."""
     try:
         check_layers(network)
     except ValueError as error:

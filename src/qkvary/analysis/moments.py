@@ -14,7 +14,7 @@ from qkvary.nn.layout import Rotation
 
 
 class LayerMoments:
-    """The moments of the input, the queries and the derivatives of one layer."""
+    """Sums the second moments of the input, queries and gradients of one layer."""
 
     def __init__(self, config: AttentionConfig, device: torch.device) -> None:
         self.config = config
@@ -56,7 +56,10 @@ class LayerMoments:
         self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Return the input's covariance; its diagonal is raised by ``DAMPING`` times its mean."""
+        """Return the covariance of the layer input, with a raised diagonal.
+
+        ``DAMPING`` times the mean of the diagonal is added to the diagonal.
+        """
         mean = self.input_sum / self.tokens
         found = self.input_products / self.tokens - torch.outer(mean, mean)
         found = (found + found.mT) / 2
@@ -77,7 +80,7 @@ class LayerMoments:
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
-        """Return the curvature of each half of the windows; a single window serves as both."""
+        """Return the curvature of each half of the windows. One window serves as both halves."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
         return tuple(map(torch.div, self.gradient_products, self.half_tokens))

@@ -1,6 +1,6 @@
 """Records the inputs, scores and gradients of every attention layer on one window of text.
 
-Takes one forward and one backward pass. What the records are used for is decided elsewhere.
+This takes one forward and one backward pass. Other modules compute statistics from the records.
 """
 
 from collections.abc import Generator
@@ -44,7 +44,7 @@ class LayerReading(NamedTuple):
 
 
 class WindowReading(NamedTuple):
-    """The readings of all layers, and the loss, on one window of text."""
+    """The recorded tensors of all layers, and the loss, on one window of text."""
 
     layers: list[LayerReading]
     """The layers in the order in which they ran."""
@@ -81,7 +81,7 @@ def read_window(
 
 
 def check_layers(network: LanguageModel) -> None:
-    """Refuse layers whose scores are not functions of products of query and key."""
+    """Raise a ``ValueError`` unless each layer has a softmax over products of query and key."""
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
         is_plain = variant.core_name == "softmax" and variant.diagonal == "none"

@@ -1,4 +1,4 @@
-"""Effective ranks of weights, and those of random matrices of the same shape."""
+"""Effective ranks of weights, compared with the ranks of random matrices of the same shape."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ MOST_SAMPLES = 64
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
     """Return the effective ranks of W_Q, W_K, W_V, whole and per head, and of W_Q W_K^T per head.
 
-    Random matrices are drawn with the seed.
+    Each matrix is compared with random matrices, which ``seed`` determines.
     """
     found: list[RankReading] = []
     named: dict[MatrixName, Tensor] = {
@@ -47,7 +47,10 @@ def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
 
 
 def effective_rank(values: Float[Tensor, " values"]) -> EffectiveRank:
-    """Return the effective ranks of a matrix from its singular values; zeros for a zero matrix."""
+    """Return the effective ranks of a matrix, given its singular values.
+
+    All ranks of a zero matrix are zero.
+    """
     values = values.sort(descending=True).values
     squares = values.square()
     total = float(squares.sum())
@@ -78,7 +81,8 @@ def product_values(
 def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> EffectiveRank:
     """Return the mean effective ranks of random matrices with independent normal entries.
 
-    With ``inner``, each matrix is the product of two random matrices that share that dimension.
+    If ``inner`` is given, each matrix is the product of two random matrices that share a dimension
+    of this size.
     """
     numbers = rows * columns if inner is None else (rows + columns) * inner
     samples = min(max(SAMPLED_NUMBERS // numbers, 1), MOST_SAMPLES)

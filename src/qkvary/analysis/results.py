@@ -31,7 +31,7 @@ class EffectiveRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReading:
-    """The effective rank of one matrix, and that of a random matrix of its shape."""
+    """The effective ranks of a weight matrix and of a random matrix of the same shape."""
 
     matrix: MatrixName
     """The weight; ``query-key`` is the product W_Q W_K^T of a head."""
@@ -64,7 +64,7 @@ class CosineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
+    """The similarity of a KV head's key and value, and what one tensor for both costs.
 
     No field except ``plain_similarity`` depends on the basis of the head.
     """
@@ -139,7 +139,7 @@ class AttentionReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAnalysis:
-    """All results of one layer."""
+    """All results of the analysis of one layer."""
 
     number: int
     """The layer, counted from 1."""
@@ -158,17 +158,17 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """``explained`` of random weights, averaged over KV heads."""
+        """The same share for random weights, averaged over KV heads."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
     def forecast(self) -> float:
-        """The sum over KV heads of the forecasts, in nats per token."""
+        """The forecast rise in loss, in nats per token, summed over KV heads."""
         return sum(head.forecast for head in self.key_values)
 
     @property
     def fitted_forecast(self) -> float:
-        """The sum over KV heads of the forecasts on the text used to choose the tensors."""
+        """The forecast on the text that was used to choose the tensors, summed over KV heads."""
         return sum(head.fitted_forecast for head in self.key_values)
 
     @property
@@ -179,7 +179,7 @@ class LayerAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkAnalysis:
-    """All results of a network on a text."""
+    """All results of the analysis of a network on a text."""
 
     layers: tuple[LayerAnalysis, ...]
     tokens: int

@@ -22,8 +22,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. For
-    normalised keys, ``keys`` is half of a square root of the covariance of keys and values.
+    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. If keys
+    are normalised, ``keys`` and ``values`` are instead the two halves of a square root of the
+    covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
@@ -52,7 +53,7 @@ def orthonormal_basis(matrix: Matrix) -> Float[Tensor, "rows rank"]:
 
 
 def mean_square(cosines: Float[Tensor, " angles"]) -> float:
-    """Return the mean of the squares, 0 if there are none."""
+    """Return the mean of the squared cosines, or 0 if there are no cosines."""
     return float(cosines.square().mean()) if len(cosines) else 0.0
 
 
@@ -122,7 +123,10 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the mean squared cosine and mean explained share of pairs, with W_O W_O^T = 1."""
+    """Return the mean squared cosine and the mean explained share over pairs of key and value.
+
+    The shares are those of an output projection with W_O W_O^T = 1.
+    """
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
     overlap = fmean(mean_square(principal_cosines(head.keys, head.values)) for head in heads)

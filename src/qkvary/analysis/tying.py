@@ -1,7 +1,8 @@
 """A forecast: how much does the loss rise if one tensor serves as both key and value?
 
-A second-order expansion in the change of keys and values. It uses derivatives of the loss, so the
-effect of attention weights, rotations, score terms and all later layers is included.
+The forecast is a second-order expansion in the change of keys and values. It uses derivatives of
+the loss, so the effect of attention weights, rotations, score terms and all later layers is
+included.
 """
 
 from typing import NamedTuple
@@ -71,8 +72,9 @@ def cross_forecast(
 ) -> float:
     """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
-    The tensor chosen on each half of the text is evaluated with the curvature of the other half: it
-    drops exactly those directions that seem free only because its own half does not show them.
+    The tensor chosen on each half of the text is evaluated with the curvature of the other half. On
+    its own half, a tensor looks too cheap: it drops exactly those directions that seem free only
+    because that half does not show them.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

@@ -64,13 +64,13 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones. Scores are total log-probabilities
-    divided by length to the power of ``length_penalty``; 0 compares totals. The other arguments are
-    those of ``decoding.stream``.
+    The search stops when no live beam can overtake the finished beams. The score of a beam is its
+    total log-probability divided by ``length ** length_penalty``; a penalty of 0 compares totals.
+    The other arguments are those of ``decoding.stream``.
 
     Raises:
-        ValueError: if the request does not fit the network, samples or has a repetition penalty, or
-            if ``length_penalty`` is out of range.
+        ValueError: if the request does not fit the network, if the request samples or has a
+            repetition penalty, or if ``length_penalty`` is out of range.
         DivergedError: if the network gives logits that are not finite.
     """
     if not 1 <= beams <= MOST_BEAMS:
@@ -82,8 +82,8 @@ def search(
         )
     if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
         raise ValueError(
-            "expected a greedy request without repetition penalty for beams, got one that samples "
-            "or penalises; choices: beams, or a temperature"
+            "expected a greedy request without repetition penalty for beams, got a request that "
+            "samples or penalises repetition; choices: beams, or a temperature"
         )
     check_requests(model, [request], tokenizer)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
@@ -114,7 +114,7 @@ def search(
 
 
 class _BeamSearch:
-    """The finished beams and the rules that compare beams."""
+    """Holds the finished beams and compares beams."""
 
     def __init__(
         self, request: Request, beams: int, length_penalty: float, tokenizer: Tokenizer | None

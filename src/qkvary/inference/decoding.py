@@ -52,7 +52,8 @@ def stream(
         requests: The requests.
         tokenizer: Turns tokens into text. Without a tokenizer, events contain no text.
         chunk: The number of prompt tokens per forward pass.
-        new_cache: Makes the cache; by default, ``make_cache`` for the longest answer.
+        new_cache: A function that makes the cache. The default is ``make_cache``, with room for the
+            longest answer.
         deterministic_batch: Decode every row alone with its own cache, so that an answer is bitwise
             independent of the rest of the batch.
 
@@ -131,9 +132,11 @@ def make_cache(
     storage: CacheOptions | None = None,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """Make a cache that stores shared projections once; by default, its memory is preallocated.
+    """Make a cache that stores shared projections once.
 
-    The default layout has rotated keys, or unrotated ones if these take fewer bytes.
+    By default, the memory of the cache is preallocated.
+
+    The default layout stores rotated keys, or unrotated keys if they take fewer bytes.
     """
     layers = model.config.layers
     if layout is None:
@@ -153,7 +156,7 @@ def prefill(
 ) -> Float[Tensor, "rows vocabulary"]:
     """Run prompts through the network in chunks and return the logits of the last column.
 
-    The mask covers the cached and the new tokens and is True for real ones.
+    The attention mask covers both cached and new tokens, and is True for real tokens.
     """
     *first, last = tokens.split(chunk, dim=1)
     for part in first:
@@ -176,7 +179,10 @@ def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextM
 
 
 def usable_vocabulary(model: Decoder, tokenizer: Tokenizer | None) -> int:
-    """Return the number of tokens that may be chosen; the embedding may be padded to more rows."""
+    """Return the number of tokens that may be chosen.
+
+    The embedding may be padded with further rows.
+    """
     return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
 
 
@@ -235,7 +241,7 @@ def check_requests(
 ) -> None:
     """Raise a ``ValueError`` unless a network can decode requests as one batch."""
     if model.training:
-        raise ValueError("expected a model in evaluation mode, got one that is training")
+        raise ValueError("expected a model in evaluation mode, got a model in training mode")
     config = model.config
     for request in requests:
         request.check(config.vocabulary, config.max_tokens)

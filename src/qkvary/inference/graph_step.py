@@ -88,7 +88,7 @@ class FixedStep:
         self._next, self._is_masked = length, mask is not None
 
     def _forward(self) -> Tensor:
-        """Run the network on the new tokens, which it caches, and advance by one slot."""
+        """Run the network on the new tokens, cache them, and advance by one slot."""
         for layer in self._view.layers:
             layer.crop(self._size - 1)
         logits = self.model(

@@ -1,4 +1,4 @@
-"""Requests to a language model and its answers, as plain data. Torch-free."""
+"""Requests to a language model and its answers, as plain data. Never imports torch."""
 
 import math
 from collections.abc import Sequence
@@ -117,13 +117,13 @@ class Request:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Return the tokens of a prompt; for an empty text, the separator."""
+    """Return the tokens of a prompt. An empty text gives the separator."""
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
         # In training, each document follows the separator of the previous one.
         tokens = (tokenizer.separator,)
     if not tokens:
-        raise UsageError("expected a prompt, got none; this model has no token to begin with")
+        raise UsageError("expected a prompt, got none; this model has no token to start from")
     return tokens
 
 
@@ -158,7 +158,7 @@ class Completion:
 
 
 def collect(events: Sequence[Event]) -> Completion:
-    """Return the answer that the events of one request add up to.
+    """Return the whole answer, joined from the events of one request.
 
     Raises:
         ValueError: if the last event does not end the text.

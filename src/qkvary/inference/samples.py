@@ -1,4 +1,4 @@
-"""Samples of text that show how a network learns."""
+"""Samples text from a network, to show how the network learns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sampling of tokens from logits: penalty, temperature, filters, and one draw per request.
+"""Samples tokens from logits: penalty, temperature, filters, and one draw per request.
 
 Every row has its own settings and one uniform number per token, so that an answer depends neither
-on the rest of the batch nor on the device. Computed in float64.
+on the rest of the batch nor on the device. All steps are computed in float64.
 """
 
 import math
@@ -18,7 +18,10 @@ PerRow = Float[Tensor, "rows 1"]
 
 
 def penalise(logits: Logits, occurred: Bool[Tensor, "rows vocabulary"], penalty: PerRow) -> Logits:
-    """Lower the logits of tokens that occurred: divide positive ones and multiply negative ones."""
+    """Lower the logits of tokens that have occurred.
+
+    Positive logits are divided by the penalty, and negative logits are multiplied by it.
+    """
     changed = torch.where(logits > 0, logits / penalty, logits * penalty).nan_to_num()
     return torch.where(occurred, changed, logits)
 
@@ -29,7 +32,10 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep the ``count`` tokens with the highest logits, of equal ones the first; 0 keeps all."""
+    """Keep the ``count`` tokens with the highest logits; a count of 0 keeps all tokens.
+
+    Among tokens with equal logits, the first are kept.
+    """
     keeps_all, count = count == 0, count.clamp(1, logits.shape[-1])
     last = logits.topk(int(count.max()), dim=-1).values.gather(-1, count - 1)
     higher, equal = logits > last, logits == last

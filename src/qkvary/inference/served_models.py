@@ -37,7 +37,10 @@ def served_folder() -> Path:
 
 
 def name_export(source: Path, *choices: object) -> str:
-    """Return a name that changes with the files of a checkpoint and the choices of its export."""
+    """Return a name for an export.
+
+    The name changes with the files of the checkpoint and with the choices of the export.
+    """
     files = sorted(source.rglob("*")) if source.is_dir() else [source]
     found = [
         (str(one.relative_to(source)), one.stat().st_size, one.stat().st_mtime_ns)

@@ -38,7 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def choose_port(host: str, port: int) -> int:
-    """Return a free port: ``port`` itself, or any if it is 0."""
+    """Return ``port`` if it is free. If ``port`` is 0, return any free port."""
     try:
         family = socket.getaddrinfo(host, port)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as place:
@@ -48,7 +48,7 @@ def choose_port(host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any free one"
+            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any free port"
         ) from error
 
 
@@ -72,7 +72,7 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:
-        """Return the exit code of the engine once it ends."""
+        """Wait until the engine ends, and return its exit code."""
         return self.process.wait()
 
 

@@ -62,7 +62,7 @@ class Stepper:
         return self.model(tokens[:, None], cache=self.cache, attention_mask=attention_mask)[:, -1]
 
     def _try_graph(self, graph: graph_step.GraphStep, tokens: Tensor, mask: Tensor | None) -> None:
-        """Take a trial step with the graph and undo it; if it fails, no graph is used."""
+        """Take a trial step with the graph and undo the step. If it fails, no graph is used."""
         self._has_started = True
         length = self.cache.length
         try:

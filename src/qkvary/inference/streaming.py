@@ -1,4 +1,7 @@
-"""Incremental text: whole characters only, with possible stop strings held back. Torch-free."""
+"""Turns tokens into text step by step. Only whole characters appear.
+
+Text that may begin a stop string is held back. Never imports torch.
+"""
 
 import codecs
 from collections.abc import Sequence
@@ -43,10 +46,10 @@ class TextStream:
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Return the place at which the first stop string begins, or ``None``.
+    """Return the index at which the first stop string begins, or ``None``.
 
-    The first stop string is the one completed first; among those completed at the same place, the
-    longest. So the result does not depend on token boundaries.
+    The first stop string is the one that is completed first. If several are completed at the same
+    character, the longest of them counts. So the result does not depend on token boundaries.
     """
     found = [(text.find(one), len(one)) for one in stop]
     ends = [(start + length, start) for start, length in found if start >= 0]
@@ -54,7 +57,10 @@ def find_stop(text: str, stop: Sequence[str]) -> int | None:
 
 
 def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
-    """Return the text of ``tokens``; the token ``after`` precedes them and can change the start."""
+    """Return the text of ``tokens``.
+
+    ``after`` is the token before them, on which the start of their text can depend.
+    """
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")

@@ -1,7 +1,8 @@
 """The attention layer: one class that computes every variant.
 
-It fixes the order of projections, roles, score terms, core and output; each has its own module.
-Residuals and norms belong to the blocks.
+It fixes the order of the steps: projections, queries, keys and values (the roles), terms added to
+the scores, the core that mixes the values, and the output. Each step has its own module. Residuals
+and norms belong to the blocks.
 """
 
 import warnings
@@ -36,7 +37,10 @@ from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
-    """Set the factor of the temperature in every attention layer, in place; return the network."""
+    """Set the factor of the temperature in every attention layer, in place.
+
+    Return the network.
+    """
     for module in network.modules():
         if isinstance(module, Attention):
             module.annealing = factor
@@ -72,11 +76,11 @@ class Attention(nn.Module):
         """Create and initialise the parameters.
 
         Args:
-            config: The layer's configuration; give either it or the sizes below.
+            config: The layer's configuration. Give either a configuration or the sizes below.
             d_model: Width of input and output.
             num_heads: Query heads.
             variant: The sharing, heads and score terms, or their label; ``QKV`` by default.
-            causal: Whether tokens see only themselves and the past; by default they see all.
+            causal: Whether a token sees only itself and earlier tokens; False by default.
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
@@ -127,7 +131,7 @@ class Attention(nn.Module):
         if config.value_rope == "rotated":
             warnings.warn(
                 "value_rope 'rotated' gives outputs that change when all positions are shifted; "
-                "use 'counter' or 'none' unless this is the ablation you want",
+                "use 'counter' or 'none' unless you want this effect",
                 stacklevel=2,
             )
         self.annealing = 1.0
@@ -137,7 +141,7 @@ class Attention(nn.Module):
             self.initialize(Initializer(seed, "attention"))
 
     def initialize(self, initializer: Initializer) -> None:
-        """Draw every parameter as the configuration says; query maps start as the identity."""
+        """Draw every parameter as the configuration says. Query maps start as the identity."""
         config, init = self.config, self.config.init
         for name, projection in self.projections.items():
             if isinstance(projection, LowRank):
@@ -171,7 +175,7 @@ class Attention(nn.Module):
 
     @property
     def projections(self) -> dict[Source, nn.Linear | LowRank]:
-        """The learned projections, in the order q, k, v, then those of decoupled positions.
+        """The learned projections in the order q, k, v, then any for decoupled positions.
 
         Each is an ``nn.Linear`` or a ``LowRank``, and may be replaced by any module with the same
         input and output channels.
@@ -205,13 +209,13 @@ class Attention(nn.Module):
 
         Args:
             x: The layer's input, for the tokens after those in the cache.
-            memory: The input of keys and values in place of ``x`` (cross attention), the same in
-                all calls with one cache.
-            cache: The layer's cache. The new tokens are appended to it, or, in cross attention, the
-                tokens of the memory.
+            memory: The input from which keys and values are made in place of ``x`` (cross
+                attention). It must be the same in all calls with one cache.
+            cache: The layer's cache, to which the new tokens are appended. In cross attention, it
+                stores the tokens of the memory.
             layout: Positions and masks of the call, if a network has computed them already.
             attention_mask: Can be given in place of a layout. It is True for real tokens, and
-                covers all seen and new tokens, or all tokens of the memory. Inputs of the other
+                covers all seen and new tokens, or all tokens of the memory. The inputs of padding
                 tokens are replaced by zeros.
             positions: Can be given in place of a layout: the positions of all seen and new tokens.
             document_ids: Can be given in place of a layout: the document of each token.
@@ -230,7 +234,7 @@ class Attention(nn.Module):
                 query_positions=torch.arange(x.shape[1], device=x.device)[None],
             )
         elif cache is not None and not self.config.causal:
-            raise ValueError("expected a causal layer with a cache, got a bidirectional one")
+            raise ValueError("expected a causal layer with a cache, got a bidirectional layer")
         if layout is None:
             layout = Layout(
                 new_tokens=x.shape[1],
@@ -267,7 +271,7 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Check the input, and that the cache is that of one layer, not of the whole network."""
+        """Check the input, and check that the cache is that of one layer, not of a network."""
         width = self.config.d_model
         if not (isinstance(x, Tensor) and x.is_floating_point() and x.shape[2:] == (width,)):
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
@@ -372,8 +376,8 @@ class Attention(nn.Module):
     def _absorbs(self, cache: LayerCache, queries: int) -> bool:
         """Return whether to attend to the latent itself, without expanding key and value.
 
-        That is cheaper for few queries and many keys, and rounds differently. The scores must be
-        dot products of query and key.
+        That is cheaper for few queries and many keys, and rounds differently. This requires scores
+        that are dot products of query and key.
         """
         return (
             self.latent is not None
@@ -406,7 +410,10 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer without initialised parameters, of a user's class if the variant names one."""
+    """Return a layer with uninitialised parameters.
+
+    If the variant names a user's class, the layer is of that class.
+    """
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

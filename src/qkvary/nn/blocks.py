@@ -1,6 +1,6 @@
 """The blocks of a network in sequence, and the positions that networks add to embeddings.
 
-A block is attention and feed-forward, each with residual, norm and dropout.
+A block is an attention layer and a feed-forward layer, each with residual, norm and dropout.
 """
 
 import functools
@@ -113,7 +113,7 @@ class Block(nn.Module):
         return x if has_no_norm else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return ``x``, if the block has an attention skip, plus the output's norm and dropout."""
+        """Return ``mixed`` after norm and dropout, plus ``x`` if attention has a skip."""
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -122,7 +122,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the same for the output of the feed-forward layer for the input ``read``."""
+        """Return the feed-forward output for ``read``, plus ``x`` if the sublayer has a skip."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -134,7 +134,7 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Initialise the blocks of a network; return the initialiser for its other parameters.
+    """Initialise the blocks of a network, and return the initialiser for its other parameters.
 
     Attention layers use the initialisation in their own configuration.
     """
@@ -154,8 +154,8 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializ
 class Stack(nn.Module):
     """``norm(block_L(... block_1(x)))``; the final norm is optional.
 
-    With ``recompute_blocks``, only the input of each block is kept for the backward pass, which
-    computes the block again. That saves memory, costs time and gives the same gradients.
+    With ``recompute_blocks``, only the input of each block is kept, and the backward pass computes
+    the block again. This saves memory, costs time and gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
@@ -178,7 +178,7 @@ class Stack(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The block of every layer; the same block repeated if all layers share it."""
+        """The block of every layer. If all layers share one block, it is repeated."""
         return [*self.blocks] * self._repeats
 
     def _apply_block(
@@ -228,7 +228,10 @@ def add_positions(
 def make_layout(
     config: TokenNetwork, tokens: Tensor, cached: int = 0, **others: Tensor | None
 ) -> Layout:
-    """Return the layout of new tokens; cached and new ones together must fit ``max_tokens``."""
+    """Return the layout of new tokens.
+
+    Cached and new tokens together must fit ``max_tokens``.
+    """
     check_length(config, cached=cached, new=tokens.shape[1])
     return Layout(new_tokens=tokens.shape[1], cached_tokens=cached, device=tokens.device, **others)
 

@@ -26,9 +26,9 @@ Claimed = Tensor | ClaimedCodes
 class LayerCache:
     """The cache of one layer. It stores only K if the value is also computed from K.
 
-    A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
-    tokens keeps the last w - 1. A window counts tokens including padding, so every row drops the
-    same tokens, and a dropped token is never needed again.
+    A layer with a state, as in linear attention, stores the state instead of tokens. A layer with a
+    window of w tokens keeps the last w - 1 tokens. A window counts tokens including padding, so
+    every row drops the same tokens, and a dropped token is never needed again.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LayerCache:
 
     @property
     def num_stored(self) -> int:
-        """Number of tokens stored, the newest of the tokens seen."""
+        """Number of tokens stored. These are the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
@@ -77,7 +77,8 @@ class LayerCache:
     def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the new tokens and return all stored tokens, the new ones last.
 
-        Of many new tokens, those outside the window are returned but not kept.
+        If a call adds more tokens than the layer keeps, the oldest of them are returned but not
+        kept.
 
         Raises:
             ValueError: if the tokens do not fit ``max_tokens`` or have another batch size.
@@ -127,7 +128,7 @@ class LayerCache:
         tokens are used, or to the codes and newest tokens of a quantised cache.
         """
         if self._rows is None:
-            raise ValueError("expected a cache that has seen a token, got an empty one")
+            raise ValueError("expected a cache that has seen a token, got an empty cache")
         self._check_room(tokens, rows)
         return {name: store.claim(tokens) for name, store in self._stores.items()}
 
@@ -139,16 +140,20 @@ class LayerCache:
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether tokens never move in memory: preallocated, in use, no window, state or codes."""
+        """Whether tokens never move in memory.
+
+        This needs preallocated memory that is in use, and no window, state or codes.
+        """
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
+        """Return a cache that uses the memory of the first ``tokens`` slots of this cache.
 
-        All slots but the last count as already seen. ``append`` writes one new token to the slot
-        ``place``, a number on the cache's device, and to the last slot, and returns all entries.
+        All slots but the last count as already seen. ``append`` writes one new token twice: to the
+        last slot, and to the slot ``place``, a number on the cache's device. It returns all
+        entries.
         """
         if not self.has_fixed_memory:
             raise ValueError(
@@ -210,7 +215,10 @@ class LayerCache:
 
 
 class KVCache:
-    """One ``LayerCache`` per layer; the class has the usual name even if it stores only K."""
+    """The cache of a network: one ``LayerCache`` per layer.
+
+    The class has its usual name even if the layers store only K.
+    """
 
     def __init__(
         self,
@@ -227,9 +235,9 @@ class KVCache:
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, quantisation blocks that
-                are too large for a window, or a missing ``max_tokens`` if positions depend on the
-                length of the text.
+            ValueError: if ``max_tokens`` is missing although the storage is preallocated or
+                positions depend on the length of the text, or if quantisation blocks are too large
+                for a window.
         """
         given: Any = layers
         if not (
@@ -254,7 +262,7 @@ class KVCache:
         return lengths.pop()
 
     def view(self, tokens: int, place: Tensor) -> "KVCache":
-        """Return a cache that has the view of every layer; see :meth:`LayerCache.view`."""
+        """Return a cache that consists of a view of every layer; see :meth:`LayerCache.view`."""
         other = KVCache((), max_tokens=tokens, options=self.options)
         other.layers = [layer.view(tokens, place) for layer in self.layers]
         return other
@@ -282,6 +290,6 @@ class KVCache:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs; their number may change."""
+        """Replace row i by row ``rows[i]``, as in a beam search. The number of rows may change."""
         for layer in self.layers:
             layer.reorder(rows)

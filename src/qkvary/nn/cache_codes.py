@@ -25,12 +25,12 @@ CACHED = "entries in a quantised cache"
 
 
 def describe_infinite(what: str) -> str:
-    """Return the error message for infinite or NaN numbers, which have no scale."""
+    """Return the error message for infinite or NaN numbers, for which no scale exists."""
     return f"expected finite {what}, got NaN, infinity or a number of at least 2^120"
 
 
 def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
-    """Check that no number is NaN, infinite, or too large for 32 bits once it is rotated."""
+    """Check that no number is NaN, infinite, or so large that rotating it exceeds 32 bits."""
     if not all(bool((tensor.abs() < LIMIT).all()) for tensor in numbers):
         raise ValueError(describe_infinite(what))
 
@@ -53,7 +53,10 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
 
 
 def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
-    """Decode codes, with one scale per group of channels of a token, into ``out``; return it."""
+    """Decode codes into ``out`` and return ``out``.
+
+    There is one scale per group of channels of a token.
+    """
     width = out.shape[3]
     # Copy the codes, then scale in place: multiplying into a new tensor moves twice as much memory.
     out.copy_(unpack(codes, bits, width))
@@ -68,7 +71,7 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Decode codes into ``out``, with one scale per channel and run of tokens; return it.
+    """Decode codes into ``out`` and return ``out``. Each channel has one scale per run of tokens.
 
     ``runs`` has the number of tokens of each run, in order; scales are [batch, heads, runs, width].
     """
@@ -84,7 +87,7 @@ def dequantize_blocks(
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
-    """Pack the codes of a row side by side, the first in the lowest bits; 8-bit codes are bytes."""
+    """Pack the codes of each row side by side into bytes, starting with the lowest bits."""
     if bits == 8:
         return codes.view(torch.uint8)
     width = codes.shape[-1]
@@ -99,7 +102,7 @@ def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows 
 
 
 def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[Tensor, "*rows _"]:
-    """Return the codes of packed rows; undoes ``pack``."""
+    """Return the codes of packed rows. This undoes ``pack``."""
     if bits == 8:
         return codes.view(torch.int8)
     if 8 % bits == 0:

@@ -26,10 +26,10 @@ def store_and_read(
     sources: Sources,
     rotation: Rotation | None,
 ) -> Roles:
-    """Store the new tokens, if there are any, and return key and value of all tokens.
+    """Store any new tokens, and return the key and value of all tokens.
 
-    Key and value of the new tokens are made from ``x``; ``sources`` are its normalised projections,
-    and ``rotation`` is for their positions.
+    Key and value of the new tokens are made from ``x``. ``sources`` are the normalised projections
+    of ``x``, and ``rotation`` is the rotation for the positions.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}
@@ -58,7 +58,7 @@ def store_and_read(
 def _write(
     maker: RoleMaker, layout: CacheLayout, x: Tensor, sources: Sources, rotation: Rotation | None
 ) -> Sources:
-    """Return the entries to store for new tokens; layer input and latents become one head."""
+    """Return the entries to store for new tokens. Layer inputs and latents form one head."""
     config, sharing = maker.config, maker.config.variant.sharing
     if layout == "input":
         return {IDENTITY: x[:, None]}

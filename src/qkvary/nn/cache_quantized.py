@@ -1,4 +1,4 @@
-"""Cached entries as codes with scales; the newest entries stay unquantised.
+"""Stores cached entries as codes with scales. The newest entries stay unquantised.
 
 Handles tokens, their order and their bytes; ``cache_codes`` encodes the numbers.
 """
@@ -40,7 +40,7 @@ class ClaimedCodes(NamedTuple):
 
 
 class QuantizedStore:
-    """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
+    """Stores entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
     With scales by ``token``, each group of channels of a token has a scale; a token is quantised
     once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
@@ -56,7 +56,7 @@ class QuantizedStore:
     def __init__(
         self, options: CacheOptions, *, max_tokens: int | None = None, max_kept: int | None = None
     ) -> None:
-        """Start empty; at most ``max_tokens`` will be seen and ``max_kept`` kept, if not None."""
+        """Start empty. At most ``max_tokens`` are seen and ``max_kept`` kept; None: no limit."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -92,12 +92,15 @@ class QuantizedStore:
         return self._codes.nbytes + self._scales.nbytes + plain
 
     def read(self) -> Joined | None:
-        """Return the stored tokens, decoded; None before the first."""
+        """Return the stored tokens, decoded, or None if no token has been stored yet."""
         return None if self._none is None else self.append(self._none, None)
 
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new, finite tokens and drop all but the last ``max_kept``; return old and new."""
+        """Store new, finite tokens, and return the old and new tokens.
+
+        Afterwards, only the last ``max_kept`` tokens are kept.
+        """
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
@@ -130,11 +133,11 @@ class QuantizedStore:
     def claim(self, tokens: int) -> ClaimedCodes:
         """Return memory for new tokens, which the caller writes and quantises before ``commit``."""
         if self._none is None:
-            raise ValueError("expected a store that has seen a token, got an empty one")
+            raise ValueError("expected a store that has seen a token, got an empty store")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
             raise ValueError(
-                "expected unrotated entries in whole blocks, got rotated ones or part of a block"
+                "expected unrotated entries in whole blocks, got rotated entries or part of a block"
             )
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
@@ -159,7 +162,10 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored, once the caller has quantised the closing ones."""
+        """Count the claimed tokens as stored.
+
+        The caller must have quantised the ``closing`` tokens of the claimed memory.
+        """
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")
@@ -174,7 +180,7 @@ class QuantizedStore:
         self._newest = rest if rest.shape[2] else None
 
     def drop_last(self, tokens: int) -> None:
-        """Remove the newest tokens, unquantised ones first."""
+        """Remove the newest tokens, starting with those that are not quantised."""
         plain = min(tokens, self._plain)
         if self._newest is not None and plain:
             rest = self._newest[:, :, : self._plain - plain]
@@ -196,7 +202,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many of the ``waiting`` tokens to quantise now, of ``seen`` in all."""
+        """Return how many of the ``waiting`` tokens to quantise now, after ``seen`` tokens."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
@@ -250,7 +256,7 @@ class QuantizedStore:
 
 
 def _make_rows(most: int | None) -> GrowingStore:
-    """Return the storage of codes or scales, of which there are at most ``most`` if known."""
+    """Return preallocated storage for ``most`` rows of codes or scales, or growing storage."""
     return GrowingStore() if most is None else PreallocatedStore(most)
 
 

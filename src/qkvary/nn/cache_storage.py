@@ -1,4 +1,4 @@
-"""The storage of a cache's entries, whatever they contain: growing or preallocated."""
+"""Storage for the entries of a cache, whatever they contain. It is preallocated or grows."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ Joined = Shaped[Tensor, "batch heads seen width"]
 
 
 class GrowingStore:
-    """Entries of tokens in order, in a tensor exactly as long as needed."""
+    """Stores entries of tokens in order, in a tensor that is exactly as long as needed."""
 
     def __init__(self) -> None:
         self._stored: Tensor | None = None
@@ -29,11 +29,11 @@ class GrowingStore:
         return 0 if self._stored is None else self._stored.untyped_storage().nbytes()
 
     def read(self) -> Joined | None:
-        """Return the tokens stored; None before the first."""
+        """Return the stored tokens, or None if no token has been stored yet."""
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens, keep only the last ``max_kept``, and return all, old and new."""
+        """Store new tokens, and return the old and new tokens; keep the last ``max_kept``."""
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -65,13 +65,13 @@ class GrowingStore:
 
 
 class PreallocatedStore(GrowingStore):
-    """Entries in a buffer of a fixed number of tokens, written in place.
+    """Stores entries in place, in a buffer for a fixed number of tokens.
 
     Unless tokens are dropped, ``append`` returns a view of the buffer, valid until the next call.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Start empty; a buffer for ``capacity`` tokens is allocated when the first are stored."""
+        """Start empty. Storing the first tokens allocates a buffer for ``capacity`` tokens."""
         super().__init__()
         self.capacity = capacity
         self._num_tokens = 0
@@ -82,7 +82,7 @@ class PreallocatedStore(GrowingStore):
         return self._num_tokens
 
     def read(self) -> Joined | None:
-        """Return the tokens stored, a view of the buffer; None before the first."""
+        """Return the stored tokens as a view of the buffer, or None if there are none yet."""
         return None if self._stored is None else self._stored[:, :, : self._num_tokens]
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
@@ -135,7 +135,10 @@ class PreallocatedStore(GrowingStore):
             used[:, :, : self._num_tokens] = used[:, :, tokens:].clone()
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, in the same memory if their number stays the same."""
+        """Replace row i by row ``rows[i]``.
+
+        If the number of rows stays the same, so does the memory.
+        """
         used = self.read()
         if used is None or len(rows) != len(used):
             super().reorder(rows)
@@ -144,7 +147,7 @@ class PreallocatedStore(GrowingStore):
 
 
 class PlacedStore(PreallocatedStore):
-    """The memory of another store, into which one token is written at a slot given by a tensor.
+    """Writes one token into the memory of another store, at a slot that a tensor gives.
 
     The slot is a value on the device, so that a step can be replayed as a CUDA graph. ``append``
     also writes the new token to the last slot, where callers expect it.
@@ -169,14 +172,14 @@ class PlacedStore(PreallocatedStore):
 
 @dataclass(slots=True)
 class StateStore:
-    """The state of a core that stores sums over all tokens seen instead of entries."""
+    """Stores the state of linear attention: sums over all tokens seen, instead of entries."""
 
     sums: State | None = None
     """None before the first token."""
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes held."""
+        """Number of bytes that the state takes."""
         parts = (part for part in self.sums or () if part is not None)
         return sum(part.untyped_storage().nbytes() for part in parts)
 

@@ -1,4 +1,4 @@
-"""The networks that decode: next-token logits, with a cache that the caller owns."""
+"""The networks that can decode: they return next-token logits and use a cache of the caller."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The encoder that predicts one class per token, or with pooling one per sequence."""
+"""The encoder, which predicts one class per token or, with pooling, one class per sequence."""
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,10 @@ from qkvary.nn.shapes import Hidden, LayerMaps, TokenIds
 
 
 class Encoder(nn.Module):
-    """Embedded tokens plus positions, blocks, and a two-layer head on every token or their mean.
+    """An encoder of tokens with a two-layer head, applied to every token or to their mean.
 
-    ``Linear - LayerNorm - ReLU - Dropout - Linear`` on ``blocks(embed(t) + position)``, or on its
-    mean over the real tokens where the configuration says so.
+    The head is ``Linear - LayerNorm - ReLU - Dropout - Linear``. Its input is ``blocks(embed(t) +
+    position)`` or, if the configuration says so, the mean of this over the real tokens.
 
     Source: the public code of paper 2 (Key-Value Transformer). It passes one-hot tokens through a
     linear layer; here the layer's columns are looked up, which is the same function.
@@ -41,10 +41,10 @@ class Encoder(nn.Module):
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | TokenIds | None = None,
     ) -> Float[Tensor, "batch tokens classes"] | Float[Tensor, "batch classes"]:
-        """Return the logits of every token, or of every sequence with pooling.
+        """Return the logits of every token or, with pooling, of every sequence.
 
         Args:
-            tokens: Token ids, or vectors if the network takes vectors.
+            tokens: Token ids. A network that takes vectors gets one vector per token.
             attention_mask: True for real tokens.
 
         Raises:

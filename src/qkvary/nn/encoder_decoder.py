@@ -1,4 +1,4 @@
-"""The encoder-decoder of translation: a decoder that attends to the output of an encoder."""
+"""The encoder-decoder for translation: a decoder that attends to the output of an encoder."""
 
 import math
 from dataclasses import dataclass
@@ -57,11 +57,13 @@ class EncoderDecoderCache(KVCache):
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache for a source, whose output and mask ``encode`` returns.
+        """Create an empty cache for one source text.
+
+        ``memory`` and ``memory_mask`` are the output of ``encode`` for the source.
 
         Raises:
-            ValueError: in the same cases as for :class:`KVCache`; also for cross attention in which
-                a new token changes the outputs of earlier ones.
+            ValueError: in the same cases as for :class:`KVCache`, or if a new token changes what
+                cross attention gives for earlier tokens.
         """
         if config.cross_kind.make is not None:
             raise ValueError(
@@ -85,7 +87,7 @@ class EncoderDecoderCache(KVCache):
         return super().nbytes + self.cross.nbytes
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, including its source."""
+        """Replace row i by row ``rows[i]``, including the source of the row."""
         super().reorder(rows)
         self.cross.reorder(rows)
         self._set_memory(self.memory[rows], self.memory_mask[rows])
@@ -167,7 +169,7 @@ class DecoderStack(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """Pre-norm encoder and decoder, each with a final norm and its own embeddings; an untied head.
+    """A pre-norm encoder and decoder with final norms, separate embeddings and an untied head.
 
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
     (Borji 2023).
@@ -200,8 +202,9 @@ class EncoderDecoder(nn.Module):
     ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none. The loss is a sum in nats, with label
-        smoothing (:func:`smoothed_loss_sum`). All other arguments are those of ``features``.
+        ``targets`` are the next tokens; -100 marks positions without a target. The loss is a sum in
+        nats, with label smoothing (:func:`smoothed_loss_sum`). All other arguments are those of
+        ``features``.
         """
         features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
         if targets is None:
@@ -240,8 +243,8 @@ class EncoderDecoder(nn.Module):
             attention_mask: True for the target's real tokens, both cached and new.
 
         Raises:
-            ValueError: for a cache of another class, both or neither of source and cache, or a
-                sequence longer than ``max_tokens``.
+            ValueError: if the cache has another class, if both or neither of source and cache are
+                given, or if the sequence is longer than ``max_tokens``.
         """
         if source is not None and cache is None:
             x, own = self._read_source(source)

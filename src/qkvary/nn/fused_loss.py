@@ -4,7 +4,7 @@ Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass 
 again. Here the loss and its gradients are computed chunk by chunk; the tensors kept for the
 backward pass have the sizes of the inputs. Independent of networks.
 
-Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
+Source: the idea of computing gradients in the forward pass is from Hsu et al. 2024 (Liger Kernel).
 """
 
 import math
@@ -54,7 +54,7 @@ def linear_cross_entropy(
 def linear_token_losses(
     features: Features, weight: Weight, bias: Bias | None, targets: Targets
 ) -> Float[Tensor, " tokens"]:
-    """Return the loss of every token, zero for an ignored target, without gradients."""
+    """Return the loss of every token, without gradients. An ignored target has a loss of zero."""
     with torch.no_grad():
         return _run(features, weight, bias, targets)[0]
 
@@ -180,7 +180,7 @@ class _Chunks:
         self._part: Tensor | None = None
 
     def add(self, rows: slice, targets: Tensor) -> Tensor:
-        """Return the losses of one chunk, and add its gradients to those so far.
+        """Return the losses of one chunk, and add its gradients to the sums so far.
 
         All chunks but the last use the same memory for their logits.
         """

@@ -21,7 +21,7 @@ class Initializer:
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """Draw a weight matrix of a given standard deviation, normal or uniform by the scheme."""
+        """Draw a weight matrix with deviation ``std``, normal or uniform as ``init`` says."""
         if init.scheme == "normal":
             self.draw(name, parameter, std=std)
         else:
@@ -47,7 +47,7 @@ class Initializer:
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)
 
     def table(self, name: str, parameter: Tensor | None, init: Initialization) -> None:
-        """Initialise an embedding table: N(0, 1) under ``torch``, else like a weight matrix."""
+        """Initialise an embedding table: N(0, 1) in the scheme ``torch``, else as a matrix."""
         if parameter is None:
             return
         if init.scheme == "torch":

@@ -1,8 +1,8 @@
-"""The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
+"""The cores of attention, which mix values by scores. Each core of ``arch.terms`` has a class.
 
 The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
 decoding, which a cache may request. The configuration and the shapes determine which one is used,
-never timings. All accept fewer KV heads than query heads without copying keys.
+never timings. All of them accept fewer KV heads than query heads, and do not copy keys.
 """
 
 import functools
@@ -72,9 +72,9 @@ class Core:
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; None
-        means the same computation as without a cache. ``state`` has the sums over the earlier
-        tokens, if the core keeps a state.
+        ``decode_kernel`` is the kernel for a few new tokens; it is ignored if it does not support
+        the call. None means the same computation as without a cache. If the core keeps a state,
+        ``state`` has the sums over the earlier tokens.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -112,7 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether the full matrix of attention weights is needed, or takes less time."""
+        """Return whether the full matrix of weights is needed, or is faster to compute."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -120,7 +120,7 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of new tokens and of the earlier ones in the state; update the state."""
+        """Mix the values of new tokens and of earlier tokens, and update the state."""
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class SoftmaxCore(Core):
         return torch.softmax(self.multiply(scores), dim=-1)
 
     def multiply(self, scores: Scores) -> Pairs:
-        """Return the scores as a tensor; those of hidden pairs are hugely negative."""
+        """Return the scores as a tensor. The scores of hidden pairs are very low."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the original products, and the map is the largest tensor.
         return found if bias is None else found.add_(bias)
@@ -218,8 +218,9 @@ class GaussianCore(SoftmaxCore):
 class SimaCore(Core):
     """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
 
-    There is no softmax, and no score scale, because the norms would undo it. The matmuls run in the
-    order that needs less compute. Tokens of other documents and padding are left out of the norms.
+    There is no softmax. There is no score scale either, because the norms would undo it. The
+    matmuls run in the order that needs less compute. Tokens of other documents and padding are left
+    out of the norms.
 
     Source: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", section 3.
@@ -247,11 +248,11 @@ class SimaCore(Core):
 
 
 class LinearCore(Core):
-    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
+    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless the division is off.
 
-    Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
-    needs the map of all pairs, and so does ``kernel="explicit"``. Sums are in float32 or wider.
-    Rows that see nothing, such as padding, are zero.
+    Tokens are summed up in chunks. Decoding uses a recurrence whose state does not grow. Dropout
+    and ``kernel="explicit"`` need the map of all pairs. Sums are in float32 or wider. The output of
+    a query that sees no key, such as padding, is zero.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
     with Linear Attention"; with one projection for all roles Kayyam et al. 2026, appendix A.1.
@@ -262,7 +263,7 @@ class LinearCore(Core):
         self.features = FEATURES[config.variant.core]
 
     def weights(self, scores: Scores, /) -> Pairs:
-        """Return the weight of each pair, 0 for pairs that must not see each other."""
+        """Return the weight of each pair; 0 if the query must not see the key."""
         query, key = self._map(scores)
         penalty = scores.layout.penalty(self.config, query.dtype)
         seen = None if penalty is None else penalty == 0
@@ -356,7 +357,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
 def _divide_by_norm(
     heads: Float[Tensor, "batch heads tokens head_dim"], layout: Layout
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Divide each channel by its l1 norm over the real tokens of each token's document."""
+    """Divide each channel by its l1 norm over the real tokens of the same document."""
     if layout.attention_mask is not None:
         heads = heads * layout.attention_mask[:, None, :, None]
     sizes, documents = heads.abs(), layout.document_ids
@@ -369,7 +370,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the implementation of the softmax for a call, or the name of any other core."""
+    """Return the name of the core, or for a softmax, the implementation that a call uses."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

@@ -19,12 +19,12 @@ from qkvary.nn.shapes import AttentionMask, Hidden, LayerMaps, Logits, TokenIds
 
 
 class LanguageModel(nn.Module):
-    """Embedded tokens plus positions, causal blocks, an optional final norm, and a head.
+    """A decoder of embedded tokens plus positions: causal blocks, an optional norm, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
-    is the summed loss, computed without all logits at once unless they are capped. Both go through
-    the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use
-    of weights.
+    is the summed loss. Unless the logits are capped, the loss never needs all logits at once. Both
+    go through the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover
+    every use of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
@@ -90,8 +90,8 @@ class LanguageModel(nn.Module):
     ) -> Logits | Float[Tensor, ""]:
         """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the next tokens, -100 for none; the loss is a sum in nats. All other
-        arguments are those of ``features``.
+        ``targets`` are the next tokens; -100 marks positions without a target. The loss is a sum in
+        nats. All other arguments are those of ``features``.
         """
         features = self.features(
             tokens,
@@ -119,7 +119,7 @@ class LanguageModel(nn.Module):
             attention_mask: True for real tokens, False for padding. This and the following
                 arguments cover the tokens in the cache and the new tokens.
             positions: Positions, by default counted from the first real token of each document.
-            document_ids: The document of each token, which sees only tokens of its document.
+            document_ids: The document of each token. A token sees only tokens of its own document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
@@ -160,7 +160,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token from capped logits; the fused loss has no cap."""
+        """Return the loss of each token from capped logits. The fused loss supports no cap."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):

@@ -20,9 +20,9 @@ from qkvary.nn.shapes import PerHead
 class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
-    The keys belong to all tokens so far, old and new; the queries to the new ones, which come last.
-    Which tokens see each other depends on their index in the sequence, whatever their positions
-    are; score terms depend on the positions. So a window counts tokens including padding.
+    The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
+    come last. Which tokens see each other depends on their index in the sequence, not on their
+    positions. So a window counts tokens including padding. Score terms depend on the positions.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Layout:
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: The document of each token, [batch, keys], which sees no other documents.
+            document_ids: The document of each token, [batch, keys]. A token sees only its own
+                document.
             query_positions: Positions of the queries, [batch or 1, queries], if their tokens are
                 not among the keys, as in cross attention.
         """
@@ -94,13 +95,13 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries: of the new tokens, unless others were given."""
+        """Positions of the queries. Unless given, they are the positions of the new tokens."""
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
 
     def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
-        """Return the positions of the keys from ``first`` on, computing no others if possible."""
+        """Return the positions of the keys from ``first`` on; skip earlier keys if possible."""
         is_plain = self.attention_mask is None and self.document_ids is None
         if self._key_positions is None and is_plain:
             return torch.arange(first, self.num_keys, device=self.device)[None]
@@ -111,7 +112,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the layout of the same keys with other queries, as in cross attention."""
+        """Return a layout with the same keys and other queries, as in cross attention."""
         return Layout(
             new_tokens=self.num_keys,
             device=self.device,
@@ -140,7 +141,7 @@ class Layout:
         return self._ends[num_keys]
 
     def check_documents_in_a_row(self) -> None:
-        """Check that no document is interrupted by others: a state holds one document at a time."""
+        """Check that no document interrupts another; a state holds one document at a time."""
         ids = self.document_ids
         if ids is None or self._is_in_a_row:
             return
@@ -161,7 +162,7 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros."""
+        """Return ``x``, the layer input of the newest tokens, with zeros in place of padding."""
         if self.attention_mask is None:
             return x
         mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]
@@ -190,8 +191,9 @@ class Layout:
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number, so
-        that adding a score cannot overflow, and a row without visible keys gives no NaN.
+        The result is ``None`` if every query sees every key. Hidden pairs get half the dtype's
+        lowest number, so that adding a score cannot overflow, and a row without visible keys gives
+        no NaN.
         """
         key = (config.causal, config.variant.window, config.variant.stride, dtype)
         if torch.compiler.is_compiling():
@@ -209,9 +211,10 @@ class Layout:
         of_keys: bool = False,
         tokens: int | None = None,
     ) -> "Rotation | None":
-        """Return the rotation of queries or keys, which layers share; None without a rotation.
+        """Return the rotation of queries or keys, or None if the layer has no rotation.
 
-        ``tokens`` is the length of the text, for a rotation that depends on it.
+        Layers share rotations. ``tokens`` is the length of the text, for a rotation that depends on
+        it.
         """
         channels = config.rotated_channels
         if not channels:
@@ -273,7 +276,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
-    These are the pairs at least a window apart whose distance is not a multiple of the stride.
+    A pair is hidden if it is at least a window apart and its distance is not a multiple of the
+    stride.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers"; here both form one pattern, the same for every head.
@@ -292,7 +296,7 @@ def sinusoid(
 ) -> Float[Tensor, "batch tokens width"]:
     """Return the Transformer's sinusoidal positions, base 10,000.
 
-    Sine and cosine alternate (``sinusoidal``) or all sines come first (``sinusoidal-halves``).
+    In ``sinusoidal``, sine and cosine alternate. In ``sinusoidal-halves``, all sines come first.
     """
     table = interleave_sinusoids(positions, 2 * math.ceil(width / 2))
     if kind == "sinusoidal-halves":
@@ -336,7 +340,7 @@ class Rotation:
             self.growth = growth[:, None, :, None].to(dtype)
 
     def rotate(self, heads: PerHead, *, inverse: bool = False) -> PerHead:
-        """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
+        """Rotate by the positions or, with ``inverse``, rotate back by the transpose."""
         still, rotated = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = rotated.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin

@@ -1,11 +1,11 @@
 """Matmuls of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
 
 torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
-(docs/decisions/0016), but is faster than oneDNN on Intel processors and on those that have only
-AVX2 (0032). Both sum float32 numbers in float32, in different orders. Everything else is left to
-torch: other processors, types and devices, autocast, traced and exported code, ``torch.func``,
-forward-mode derivatives, small matmuls, and everything where ``torch.backends.mkldnn.set_flags``
-has switched oneDNN off.
+(docs/decisions/0016), but is faster than oneDNN on Intel processors and on processors that have
+only AVX2 (docs/decisions/0032). Both sum float32 numbers in float32, in different orders.
+Everything else is left to torch: other processors, types and devices, autocast, traced and exported
+code, ``torch.func``, forward-mode derivatives, small matmuls, and everything where
+``torch.backends.mkldnn.set_flags`` has switched oneDNN off.
 
 The matrices of networks are plain ``nn.Linear`` modules, so that tools for ``nn.Linear`` work:
 adapters that replace modules, hooks, dynamic quantisation.
@@ -162,7 +162,7 @@ class _Linear(torch.autograd.Function):
 def multiply_transposed(
     left: Float[Tensor, "rows left"], right: Float[Tensor, "rows right"]
 ) -> Float[Tensor, "left right"]:
-    """Return ``left^T right``, a sum over rows, as in a weight's gradient; may be a view."""
+    """Return ``left^T right``, as in the gradient of a weight. The result may be a view."""
     # The wider factor serves as the weight, for which oneDNN is faster.
     if left.shape[1] > right.shape[1]:
         return linear(right.t(), left.t()).t()

@@ -23,7 +23,7 @@ ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk _"]
 
 
 class State(NamedTuple):
-    """The sums over all tokens so far, which replace a cache with an entry per token."""
+    """The sums over all tokens so far. They replace a cache with one entry per token."""
 
     values: Float[Tensor, "batch kv_heads features head_dim"]
     """``S``, the sum of ``phi(k) v^T`` over all tokens, decayed if the layer decays."""
@@ -41,7 +41,7 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """The decay and the normaliser of a layer, which determine its sums."""
+    """Says how a layer sums: with which decay, and whether weights are normalised."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of each KV head's decay per token; None for no decay."""
@@ -55,7 +55,7 @@ def weigh_pairs(
 ) -> tuple[
     Float[Tensor, "batch heads queries tokens"], Float[Tensor, "batch heads queries"] | None
 ]:
-    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and the normaliser."""
+    """Return the weight of every pair, ``phi(q) phi(k)^T`` with decay, and the sums of weights."""
     products = content_scores(query, key)
     if seen is not None:
         products = products * seen
@@ -111,8 +111,8 @@ def attend_in_chunks(
 ) -> tuple[Mixture, State | None]:
     """Return the sums for new tokens, and the state after them if ``keep`` is set.
 
-    Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
-    the document of the last earlier token.
+    The keys of padding must be zero, and the tokens of a document contiguous. ``document_before``
+    is the document of the last token before the new tokens.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -144,7 +144,7 @@ def attend_in_chunks(
 
 
 class _Documents(NamedTuple):
-    """Factors that separate documents: 1 if both sides belong to one document, else 0.
+    """Factors that separate documents: 1 within one document, and 0 between two documents.
 
     A state belongs to the document of the last token that it includes.
     """
@@ -277,7 +277,7 @@ def _add_states(
     sums: Sums,
     documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add what the state at the start of each chunk contributes to its sums."""
+    """Add what the state at the start of each chunk contributes to the sums of the chunk."""
     plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:

@@ -15,15 +15,15 @@ def own(name: str, words: str) -> Callable[[T], T]:
     """Return a decorator that registers a class, so that labels can name it: ``Q-K=V@own-NAME``.
 
     A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` replaces the softmax, and
-    an ``Attention`` replaces the whole layer. The class may have a ``version``; without one, the
+    an ``Attention`` replaces the whole layer. The class may have a ``version``. If it has none, the
     identity of a study's runs depends on the whole file.
 
     Args:
         name: The name: lowercase letters, digits and ``-``.
-        words: What the class does, as a clause for descriptions.
+        words: A clause that says what the class does, for descriptions of variants.
 
     Raises:
-        ValueError: for a class that is none of these, or a name that another file has registered.
+        ValueError: if the class is none of these, or if another file has registered the name.
     """
 
     def register(made: T) -> T:

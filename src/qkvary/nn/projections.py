@@ -1,7 +1,7 @@
-"""Computes query, key and value from a layer's input: projections, head norms, roles.
+"""Computes queries, keys and values (the roles) from the input of a layer.
 
-A source is a learned projection, full or low-rank, or the input itself. Between a source and the
-role that reads it are the role terms: a norm, the expansion of a latent, a rotation.
+A source is a learned projection, full or low-rank, or the input itself. The role terms change what
+a role reads from a source: they normalise it, expand a latent, or rotate it.
 """
 
 import math
@@ -27,7 +27,7 @@ Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class LowRank(nn.Module):
-    """``x A^T B^T + b`` with an inner width below the layer's."""
+    """A low-rank projection ``x A^T B^T + b``, whose inner width is below the layer's."""
 
     def __init__(self, d_model: int, width: int, *, bias: bool, rank: int) -> None:
         """Create the weights; ``rank`` is the inner width."""
@@ -65,7 +65,7 @@ class LowRank(nn.Module):
 def make_projection(
     d_model: int, width: int, *, bias: bool, rank: int | None = None
 ) -> nn.Linear | LowRank:
-    """Return a projection with unset weights, full-rank or low-rank.
+    """Return a full-rank or low-rank projection with uninitialised weights.
 
     Unlike ``nn.Linear``, it draws no random numbers when it is built.
     """
@@ -83,7 +83,7 @@ def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
     if not (is_plain(projection) or isinstance(projection, LowRank)):
         raise ValueError(
             f"expected a projection with its own weights, got {type(projection).__name__}; "
-            "merge an adapter before its weights are read"
+            "merge an adapter before you read its weights"
         )
     weight, bias = projection.weight.detach().cpu().double(), projection.bias
     if isinstance(projection, LowRank):
@@ -101,8 +101,9 @@ def project_together(
 ) -> list[Float[Tensor, "*batch width"]]:
     """Apply several projections to one input.
 
-    Those that are an ``nn.Linear`` without hooks are computed in a single matmul of their joined
-    weights, except for few rows, where copying the weights takes at least as long as the matmul.
+    All ``nn.Linear`` projections without hooks are computed in a single matmul with their joined
+    weights. For few rows they are computed separately, because joining the weights takes at least
+    as long as the matmul.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
@@ -124,7 +125,7 @@ def make_query(
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
 ) -> PerHead:
-    """Return the query of every head from its source; residual forms also add ``x``."""
+    """Return the query of every head, made from a source. Residual forms also add ``x``."""
     form = config.variant.query_form
     if form == "plain":
         return source
@@ -136,7 +137,7 @@ def make_query(
 
 
 class RMSNormPlusOne(nn.RMSNorm):
-    """RMSNorm whose gain is one more than its weight: ``x / rms(x) * (1 + w)``.
+    """RMSNorm whose gain is its weight plus one: ``x / rms(x) * (1 + w)``.
 
     Source: Gemma Team 2024, as implemented in transformers 5.23.
     """
@@ -153,9 +154,9 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    Either each head is normalised separately, and all heads share one gain, or the channels of all
-    heads are normalised together (``is_wide``). If key and value share a tensor, it is stored
-    normalised; a query from the same projection is taken before the norm.
+    If ``is_wide``, the channels of all heads are normalised together. Otherwise each head is
+    normalised separately, and all heads share one gain. If key and value share a tensor, it is
+    stored normalised; a query from the same projection is taken before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
     2025, "Qwen3" (each head); OLMo Team 2024, "2 OLMo 2 Furious" (all heads); DeepSeek-AI 2024,
@@ -165,7 +166,7 @@ class HeadNorm(nn.Module):
     def __init__(
         self, width: int, *, eps: float, is_wide: bool = True, adds_one: bool = False
     ) -> None:
-        """Create the gain; with ``adds_one`` it is one more than the learned numbers."""
+        """Create the gain. With ``adds_one``, the gain is the learned numbers plus one."""
         super().__init__()
         self.eps, self.is_wide, self.adds_one = eps, is_wide, adds_one
         self.weight = nn.Parameter(torch.empty(width))
@@ -197,7 +198,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
 
 
 def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
-    """Return the norm for a query or key, if the variant has such norms."""
+    """Return the norm for a query or key, or None if the variant has no such norms."""
     if config.variant.head_norm == "none":
         return None
     is_wide, scale = config.variant.head_norm == "qk-norm-wide", config.scale
@@ -206,7 +207,7 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as attention uses them, and any decoupled rotary key."""
+    """Key and value of the stored tokens, as attention uses them, and the rotary key if any."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
@@ -215,7 +216,7 @@ class Roles(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Query, key and value of a call; the rope parts are those of decoupled positions."""
+    """Query, key and value of a call. The fields with ``rope`` are for decoupled positions."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch kv_heads keys head_dim"]
@@ -228,7 +229,7 @@ class Heads(NamedTuple):
 
 
 class Latent(nn.Module):
-    """Key and value are each one matrix times a latent c: ``k = c B_k, v = c B_v``.
+    """Makes key and value from a latent c with one matrix each: ``k = c B_k, v = c B_v``.
 
     With ``kv-norm`` and decoupled positions this is multi-head latent attention.
 
@@ -275,7 +276,7 @@ class Latent(nn.Module):
 class RoleMaker:
     """Projects a layer's input to sources, and makes key and value from these projections.
 
-    If there is a latent, it stands in for key and value until the layer expands it.
+    If the layer has a latent, the latent stands in for key and value until it is expanded.
     """
 
     config: AttentionConfig
@@ -285,7 +286,7 @@ class RoleMaker:
     latent: Latent | None
 
     def project(self, x: Hidden, names: Collection[Source]) -> dict[str, PerHead]:
-        """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
+        """Return the named projections of ``x``, cut into heads. One may be ``x`` itself."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
         flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
@@ -295,7 +296,7 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources; the one that makes the key is normalised if the layer has a norm."""
+        """Return the sources. If the layer has a norm, the source of the key is normalised."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources
@@ -315,7 +316,7 @@ class RoleMaker:
         return Roles(rotated, rotated if value is key else rotation.rotate(value))
 
     def expand(self, roles: Roles) -> Roles:
-        """Return key and value expanded from the latent; unchanged in a layer without a latent."""
+        """Return key and value, expanded from the latent if the layer has one."""
         if self.latent is None:
             return roles
         key, value = self.latent.expand(roles.key)

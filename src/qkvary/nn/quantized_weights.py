@@ -1,4 +1,4 @@
-"""8-bit weights: codes of a network's matrices, with one scale per 64 numbers of a row.
+"""8-bit weights: the matrices of a network as codes, with one scale per 64 numbers of a row.
 
 The weights are decoded whenever a layer uses them; a native step uses the codes directly.
 """
@@ -21,7 +21,7 @@ GROUP = 64
 
 
 class Numbers(NamedTuple):
-    """A network's parameter as stored: values, or codes with scales."""
+    """A parameter of a network in its stored form: values, or codes with scales."""
 
     module: nn.Module
     name: str
@@ -63,16 +63,16 @@ class Dequantized(nn.Module):
 def quantize_weights(model: LanguageModel) -> LanguageModel:
     """Replace a network's matrices by 8-bit codes; afterwards the network can only decode.
 
-    Parameters of which only few numbers are read per token are not changed: norms, biases, tables
-    of positions, the query map of each head, an embedding that is not tied to the output head, and
-    the parameters of score terms. Cast and move the network first, and set it to evaluation mode.
+    Parameters are not changed if a token reads only few of their numbers: norms, biases, tables of
+    positions, the query map of each head, an embedding that is not tied to the output head, and the
+    parameters of score terms. Cast and move the network first, and set it to evaluation mode.
 
     Raises:
         ValueError: if the network is in training mode, has 8-bit weights already, or has weights
             that are not finite or too large for a scale.
     """
     if model.training:
-        raise ValueError("expected a network in evaluation mode, got one that is training")
+        raise ValueError("expected a network in evaluation mode, got a network in training mode")
     if any(numbers.scales is not None for numbers in find_numbers(model)):
         raise ValueError("expected float weights, got a network with 8-bit weights")
     found = list(_matrices(model))

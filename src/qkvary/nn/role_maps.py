@@ -1,7 +1,7 @@
-"""The roles of an attention layer as linear maps of its input, whatever the sharing.
+"""The queries, keys and values (roles) of a layer as linear maps of the layer input.
 
-Low-rank products and query maps are multiplied out, and an identity role is a unit matrix. Scales,
-rotations and score terms are not part of the maps.
+This works for every sharing. Low-rank products and query maps are multiplied out, and an identity
+role is a unit matrix. Scales, rotations and score terms are not part of the maps.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class LinearMap(NamedTuple):
 
 
 class RoleMaps(NamedTuple):
-    """The three roles of a layer, each with its own number of heads."""
+    """The linear maps of query, key and value. Each has its own number of heads."""
 
     query: LinearMap
     key: LinearMap
@@ -39,7 +39,10 @@ class RoleMaps(NamedTuple):
 
 
 def make_role_maps(attention: Attention) -> RoleMaps:
-    """Return query, key and value as linear maps of the layer input, if they are linear in it."""
+    """Return query, key and value as linear maps of the layer input.
+
+    A query that is not linear in the layer input is refused.
+    """
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
     return RoleMaps(_shape_query(attention, query), key, value)

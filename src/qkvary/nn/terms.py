@@ -1,6 +1,6 @@
-"""The scores of attention as an object, and the score terms that change it.
+"""The scores of attention as an object, and the score terms that change this object.
 
-There is one class for each score term in ``arch.terms``, under the same name; it fills a field of
+Each score term in ``arch.terms`` has one class here, with the same name. The class sets a field of
 :class:`Scores`. The role terms are in ``nn.projections``.
 """
 
@@ -49,7 +49,7 @@ class Scores:
     """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
-        """Return query, key and scale; ``scale q k^T`` are the scores without the pair bias."""
+        """Return q, k and a scale; ``scale q k^T`` are the scores without the pair bias."""
         scale, query, key = self.scale / self.temperature, self.query, self.key
         if self.query_rope is not None and self.key_rope is not None:
             rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
@@ -75,7 +75,8 @@ class Scores:
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
         """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        So the key can also be the value, and the rotary key is not copied for each KV head.
+        Because they are separate, the key can also be the value, and the rotary key is not copied
+        for each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -116,7 +117,8 @@ def append_key_bias(
     """Extend query and key so that their dot products include ``factor`` times the key's bias.
 
     [q, c] . [k, g] = q . k + c g, so the bias needs no pass over the score map, forward or
-    backward. It takes one channel, or one per query head of a group if heads have separate biases.
+    backward. The bias takes one channel, or one channel per query head of a group if heads have
+    separate biases.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -129,7 +131,7 @@ def append_key_bias(
 
 
 class ScoreTerm(nn.Module):
-    """One term of a layer's scores; a module, because some terms have learned parameters."""
+    """Changes the scores of a layer. It is a module because some terms have parameters."""
 
     is_plain: ClassVar[bool] = False
     """Whether scores stay ``scale q k^T``, the form that kernels for decoding compute."""
@@ -152,7 +154,7 @@ class ScoreTerm(nn.Module):
 
 
 class DiagonalNorm(ScoreTerm):
-    """The diagonal of s K K^T is divided by its mean or norm (:func:`normalise_diagonal`)."""
+    """Divides the diagonal of s K K^T by its mean or norm (:func:`normalise_diagonal`)."""
 
     needs_products = True
     own_scale: float | None = 1.0
@@ -172,13 +174,13 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """The diagonal norm applied before the score scale, which then scales the diagonal too."""
+    """The diagonal norm before the score scale. The scale then applies to the diagonal too."""
 
     own_scale = None
 
 
 class SoftCap(ScoreTerm):
-    """Scores are kept within a bound: ``c tanh(scores / c)``.
+    """Keeps scores within a bound: ``c tanh(scores / c)``.
 
     Source: Gemma Team 2024, "Gemma 2", section 2.
     """
@@ -267,7 +269,7 @@ class KeyBias(ScoreTerm):
 
 
 class RelativeBias(ScoreTerm):
-    """A learned bias b_h(i - j) per head and clipped distance; it is not symmetric in i and j."""
+    """Adds a learned bias b_h(i - j) per head and clipped distance, not symmetric in i and j."""
 
     is_learned_bias = True
 
@@ -290,7 +292,7 @@ class RelativeBias(ScoreTerm):
 
 
 class Alibi(ScoreTerm):
-    """Minus the distance |i - j| times a slope per head, 2^(-8 (h+1) / heads).
+    """Subtracts the distance |i - j| times a slope per head, 2^(-8 (h+1) / heads).
 
     Source: Press et al. 2022, "Train Short, Test Long". With |i - j| the bias is symmetric.
     """
@@ -306,7 +308,7 @@ class Alibi(ScoreTerm):
 
 
 class Temperature(ScoreTerm):
-    """Scores are divided by a constant before the softmax."""
+    """Divides the scores by a constant before the softmax."""
 
     is_plain = True
 
@@ -370,7 +372,7 @@ def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
 
 
 def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
-    """Return the user's class that a variant names, if it is of the given kind."""
+    """Return the user's class that a variant names, or None if it is not of the given kind."""
     made = None if variant.own is None else OWN[variant.own].made
     return made if made is not None and issubclass(made, kind) else None
 
@@ -386,9 +388,9 @@ def normalise_diagonal(
 ) -> Pairs:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
-    So causal layers use the running mean or norm, and layers with a window that of the window.
-    ``squares`` is the diagonal over all keys, scale included; the normalised diagonal is multiplied
-    by ``factor``.
+    So causal layers use the running mean or norm, and layers with a window use the mean or norm
+    over the window. ``squares`` is the diagonal over all keys, scale included; the normalised
+    diagonal is multiplied by ``factor``.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
@@ -426,7 +428,7 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return the sum of ``terms`` over the members of each token, in causal layers so far."""
+    """Return the sum of ``terms`` over the members of each token that the token sees."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

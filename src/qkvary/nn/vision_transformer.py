@@ -1,4 +1,4 @@
-"""The vision transformer: image in, logits of its class out."""
+"""The vision transformer, which turns an image into the logits of its class."""
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from qkvary.nn.shapes import LayerMaps
 class VisionTransformer(nn.Module):
     """``head(blocks([class; W patches + b] + positions)[0])``.
 
-    The head is one matrix, or ``Linear - GELU - Linear`` where the configuration says so.
+    The head is one matrix or, if the configuration says so, ``Linear - GELU - Linear``.
 
     Source: Dosovitskiy et al. 2021; the public code of paper 2 (Key-Value Transformer), whose
     patches are flattened in the same order: rows, columns, channels.

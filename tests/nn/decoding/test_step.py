@@ -402,6 +402,6 @@ def test_a_memory_that_is_full_is_an_error_and_not_the_end(
             try:
                 assert torch.equal(call(), expected if call is use else attended)
             except MemoryError as error:
-                failures += "no room for the partial results of" in str(error)
+                failures += "not enough memory for the partial results of" in str(error)
             failing.fail_after(-1)
     assert failures >= 2

@@ -46,7 +46,7 @@ class TrainingText:
     def find(self, questions: Sequence[str], *, on_progress: Progress = ignore) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
-        A shorter question counts if all its words occur consecutively in a document.
+        A question with fewer words counts if all its words occur consecutively in a document.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):

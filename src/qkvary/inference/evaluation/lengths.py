@@ -53,7 +53,7 @@ class LengthScore:
 
 
 def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
-    """Return the same network for more tokens, sharing its weights.
+    """Return a network with the same weights in the same memory, for up to ``max_tokens`` tokens.
 
     Raises:
         UsageError: if the network has too few learned positions.

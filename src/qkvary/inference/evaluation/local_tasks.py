@@ -20,7 +20,10 @@ _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """A task of lm-eval and its local files, whose fields differ from those on the hub."""
+    """A task of lm-eval and its local files.
+
+    The fields of the local files differ from the fields of the files on the Hugging Face hub.
+    """
 
     task: str
     config: str
@@ -40,13 +43,13 @@ class LocalTask:
 
 
 def expand_tasks(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of tasks, each once; ``five`` stands for five of them."""
+    """Return the names of tasks, each once. The name ``five`` stands for the tasks in ``FIVE``."""
     several = (FIVE if name == "five" else (name,) for name in names)
     return tuple(dict.fromkeys(chain.from_iterable(several)))
 
 
 def read_rows(path: Path, convert: Callable[[Row], Row]) -> list[Row]:
-    """Return the rows of a task's file, each converted."""
+    """Return the rows of a task's file, after ``convert`` has changed each of them."""
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):

@@ -90,7 +90,7 @@ class NetworkLM(HFLM):
         return answers
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
-        """Answer requests, and note the task of each, so that truncated prompts are counted."""
+        """Answer requests, and count the truncated prompts of each task."""
         self._names = [request.task_name for request in requests]
         try:
             return cast("Any", super()).loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -98,7 +98,7 @@ class NetworkLM(HFLM):
             self._names = []
 
     def truncated_share(self, task: str) -> float | None:
-        """Return the share of a task's prompts that were truncated; None without prompts."""
+        """Return the share of a task's prompts that were truncated; None if it has no prompts."""
         cut = self._cut.get(task)
         return None if not cut else sum(cut) / len(cut)
 
@@ -115,8 +115,8 @@ class NetworkLM(HFLM):
             if not 0 < len(answer) <= self._limit:
                 raise UsageError(
                     f"expected answers of 1 to {self._limit:,} tokens for this network, got "
-                    f"{len(answer):,} in {name or 'a task'}: leave it out of --tasks, or evaluate "
-                    "a network with more positions"
+                    f"{len(answer):,} in {name or 'a task'}: leave that task out of "
+                    "--tasks, or evaluate a network with more positions"
                 )
             self._cut.setdefault(name, []).append(len(context) + len(answer) > self._limit + 1)
         # Decorators of lm-eval hide the method from type checkers.

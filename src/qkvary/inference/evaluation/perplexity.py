@@ -76,7 +76,7 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperScore:
-    """The score by the papers' protocol."""
+    """The score of a network by the papers' protocol."""
 
     rows: int
     """The number of rows, each with one document."""
@@ -124,7 +124,10 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted."""
+    """Return the score of a text, given the losses of its tokens.
+
+    The loss of a token that was not predicted is NaN.
+    """
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:
@@ -164,7 +167,7 @@ def score_as_papers(
         ResourceError: if the rows do not fit in memory.
     """
     if text.separator is None:
-        raise ValueError("expected a separator for padding, got a tokenizer without one")
+        raise ValueError("expected a separator for padding, got a tokenizer without a separator")
     require_memory(
         text.documents * (context + 1) * PADDED_BYTES,
         f"padding {text.documents:,} documents to {context:,} tokens takes",
@@ -197,7 +200,7 @@ def score_as_papers(
 def _estimate_error(
     losses: NDArray[np.float64], chosen: NDArray[np.bool_], blocks: NDArray[np.int64]
 ) -> float:
-    """Return the standard error of a mean over tokens, with whole blocks as the sampled units."""
+    """Return the standard error of a mean over tokens. The sampled units are whole blocks."""
     sums = np.bincount(blocks[chosen], weights=losses[chosen])
     counts = np.bincount(blocks[chosen])
     sums, counts = sums[counts > 0], counts[counts > 0]

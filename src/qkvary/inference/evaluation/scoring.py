@@ -21,10 +21,10 @@ def score_windows(
     batch_size: int,
     on_progress: Progress = ignore,
 ) -> NDArray[np.float64]:
-    """Return the loss of every token in nats, NaN for tokens that are not targets.
+    """Return the loss of every token in nats. Tokens that are not targets get NaN.
 
-    Batching affects rounding only: windows of similar lengths are batched, and shorter ones are
-    padded at the end, which a causal network does not see.
+    Batching affects rounding only. Windows of similar lengths are batched, and the shorter windows
+    are padded at the end. A causal network does not see this padding.
     """
     longest = int(windows.lengths.max(initial=0))
     _check(model, tokens, longest=longest)
@@ -54,7 +54,7 @@ def score_windows(
 
 def _check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
     if model.training:
-        raise ValueError("expected a model in evaluation mode, got one that is training")
+        raise ValueError("expected a model in evaluation mode, got a model in training mode")
     if longest > model.config.max_tokens:
         raise ValueError(
             f"expected windows of at most {model.config.max_tokens} tokens, got {longest}"

@@ -50,7 +50,7 @@ _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTasks:
-    """Tasks that exist, with everything that scoring them needs."""
+    """Tasks that were found to exist, and everything needed to score them."""
 
     names: tuple[str, ...]
     folder: Path | None
@@ -151,7 +151,7 @@ def prepare_tasks(
         if folder is None:
             raise UsageError(
                 "expected a folder with the files of the tasks: give --task-data, or set "
-                "QKVARY_DATA to a folder with lm_eval in it"
+                "QKVARY_DATA to a folder that contains lm_eval"
             )
         if not (folder / task.evaluated).is_file():
             raise UsageError(
@@ -234,7 +234,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
-    """Turn errors of lm-eval into one sentence; our errors and MemoryError pass unchanged."""
+    """Turn errors of lm-eval into one sentence. Our errors and MemoryError pass unchanged."""
     try:
         yield
     except (QkvaryError, torch.OutOfMemoryError):
@@ -285,7 +285,7 @@ def _read_score(
 
 
 def _measure(task: Any, metric: str, samples: Sequence[Mapping[str, Any]]) -> Metric | None:
-    """Return the mean of a metric over questions; None unless every question has a number."""
+    """Return the mean of a metric over questions; None if a question has no number."""
     samples = [one for one in samples if metric in one]
     answers = [one[metric] for one in samples]
     if not answers or not all(isinstance(one, int | float) for one in answers):

@@ -23,7 +23,10 @@ class Metric:
 
     @property
     def distance(self) -> float | None:
-        """The number of standard errors by which the score exceeds guessing, if it is defined."""
+        """The number of standard errors by which the score exceeds guessing.
+
+        ``None`` without choices, or unless the standard error is positive.
+        """
         if self.chance is None or not self.error > 0:
             return None
         return (self.value - self.chance) / self.error

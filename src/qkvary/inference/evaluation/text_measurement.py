@@ -54,7 +54,7 @@ def measure_text(
         stride: Tokens between the starts of two windows; ``None`` for ``context``.
         joined: Whether documents are concatenated; otherwise each is read separately.
         lengths: Window lengths at which the perplexity by position is compared.
-        paper: Whether to also score as the papers did, if there is a separator.
+        paper: Whether to score by the papers' protocol too; this needs a separator.
         batch_size: Windows per batch; affects rounding only.
         show_progress: Opens a progress display.
     """
@@ -97,14 +97,15 @@ def measure_text(
 def load_text(
     loaded: LoadedModel, data: tuple[Path, ...], *, split: DataSplit, tokens: int | None
 ) -> Text:
-    """Load files or folders of .txt and .jsonl, or a split of one prepared set.
+    """Load the text of .txt and .jsonl files, of folders of such files, or of one prepared set.
 
-    Only the first ``tokens`` tokens are read; ``None`` for all tokens.
+    Of a prepared set, only ``split`` is read. Only the first ``tokens`` tokens are read; ``None``
+    means all tokens.
     """
     first = data[0]
     if is_prepared(first):
         if len(data) > 1:
-            raise UsageError(f"expected one prepared set, got {first} and others")
+            raise UsageError(f"expected one prepared set, got {first} and other paths")
         tokenizer, text = open_split(first, split, most=tokens)
         own = loaded.tokenizer
         if own is not None and own.describe() != tokenizer.describe():

@@ -37,7 +37,10 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, or of all as one: [documents, 2]."""
+        """Return the start and end of each document, [documents, 2].
+
+        With ``joined``, the whole text counts as a single document.
+        """
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
@@ -56,7 +59,10 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents, each with the tokenizer's beginning token or else its separator."""
+    """Encode documents, each with a token that marks where the document begins or ends.
+
+    This is the tokenizer's beginning token if it has one, and otherwise its separator.
+    """
     parts: list[NDArray[np.int64]] = []
     for number, document in enumerate(documents, start=1):
         try:

@@ -10,7 +10,10 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each of which starts from an empty context: one array entry per window."""
+    """Windows of tokens, as arrays with one entry per window.
+
+    The context of every window is empty at its start.
+    """
 
     starts: Positions
     """The position of the first token of each window."""
@@ -24,7 +27,7 @@ class Windows:
 
 
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
-    """Cut documents into windows that score every token once, except each document's first.
+    """Cut documents into windows that score each token once, except a document's first token.
 
     A target has at least ``context - stride + 1`` preceding tokens in its window, or all preceding
     tokens of its document if these are fewer.

@@ -1,1 +1,1 @@
-"""Attention from a few new queries to many stored keys: kernels, and the choice between them."""
+"""Kernels for attention from a few new queries to many stored keys, and the choice of a kernel."""

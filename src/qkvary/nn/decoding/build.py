@@ -1,8 +1,8 @@
 """Builds a shared library from C++ with the compiler of the machine, once for each machine.
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
-the processor's instruction sets. Nothing is built at import. A machine without a compiler is
-normal, and so is a folder that cannot be written.
+the processor's instruction sets. Nothing is built at import. It is not an error if the machine has
+no compiler or the folder cannot be written.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ NATIVE = ("-march=native", "-mcpu=native", "")
 
 
 class BuildError(RuntimeError):
-    """There is a compiler, but it does not build the source."""
+    """Raised if there is a compiler but it does not build the source."""
 
 
 @functools.cache
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` if it exists, else the first one found, or None."""
+    """Return the C++ compiler: ``$CXX`` if it exists, else the first compiler found, or None."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:
@@ -83,7 +83,7 @@ def _one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Return whether ``load`` would have to compile first, which is slow."""
+    """Return whether ``load`` would have to compile the library first, which is slow."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not path.exists())
 
@@ -97,7 +97,7 @@ def _path(sources: Sequence[Path]) -> Path | None:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load a library; after a failure, which is reported once, return ``None``.
+    """Build and load a library. If that fails, report it once and return ``None``.
 
     If the library cannot be stored, it is built for this process alone.
     """

@@ -1,4 +1,4 @@
-"""Attention of new queries over stored keys, and the choice of its kernel: by a rule, or pinned.
+"""Attention of new queries over stored keys. A rule chooses the kernel, unless one is pinned.
 
 ``auto`` depends on the device, types and shapes of a call, never on a timing, so the same call on
 the same machine gives the same result.
@@ -49,8 +49,8 @@ def decode_attention(
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Return ``softmax(scale q k^T + bias) v`` for a few queries, without gradients.
 
-    The queries belong to the tokens of the last keys, and no query sees a key after that of its
-    token. A query that sees no key gets zeros.
+    The queries belong to the tokens of the last keys. No query sees the keys of later tokens. The
+    output of a query that sees no key is zero.
 
     Args:
         query: The new queries.
@@ -58,7 +58,7 @@ def decode_attention(
         value: All stored values; memory that they share with the keys is read only once.
         scale: Factor of ``q k^T``.
         valid: False for hidden keys, such as padding.
-        kernel: ``auto``, or one of the names in ``KERNELS`` to use that kernel.
+        kernel: The name of a kernel in ``KERNELS``, or ``auto`` to let a rule choose.
         bias: Added to the scaled scores, [batch, heads, queries, keys].
 
     Raises:
@@ -84,7 +84,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
 
 
 def pinned(kernel: str) -> str:
-    """Return the name of the kernel to use: for ``auto`` the one in the environment, if any."""
+    """Return the name of the kernel. The environment can replace ``auto`` by another name."""
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", LAYER):
         choices = ", ".join(("auto", LAYER, *KERNELS))
@@ -94,7 +94,7 @@ def pinned(kernel: str) -> str:
 
 
 def _prefer(problem: Decoding) -> str:
-    """Return the kernel of ``auto``: the one made for the device, or ``folded``."""
+    """Return the kernel that ``auto`` uses: the kernel made for the device, or ``folded``."""
     if native.supports(problem):
         return "native"
     # Interpreting GPU code on the CPU is for tests.

@@ -1,4 +1,4 @@
-"""Decoding attention in plain torch, in two forms, on any device.
+"""Decoding attention in plain torch, which runs on any device, in two forms.
 
 Both accept fewer KV heads than query heads without copying keys: they fold the heads of a group
 into the queries.
@@ -57,7 +57,7 @@ def attend_matmul(problem: Decoding) -> Mixed:
 
 
 def _blank(mixed: Tensor, visible: Tensor | None) -> Tensor:
-    """Replace the output of queries that see nothing by zeros."""
+    """Replace the output of queries that see no key by zeros."""
     if visible is None:
         return mixed
     return torch.where(visible.any(dim=-1, keepdim=True), mixed, 0.0)

@@ -157,7 +157,7 @@ class Step(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built on first use; None if that fails or its structures differ."""
+    """Return the library, which is built on first use; None if it cannot be built or used."""
     loaded = build.load(SOURCES)
     if loaded is None:
         return None
@@ -174,7 +174,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """Return a notice if the first use has to build the kernels, which is slow."""
+    """Return a notice for users if the kernels must be built first, which is slow."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     return "building the native kernels, once for this machine"
@@ -209,12 +209,12 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
     # Tensors whose addresses are in the call must outlive it.
     call, _kept = describe(problem, query, output)
     if loaded.qkvary_decode(call):
-        raise MemoryError("no room for the partial results of decoding attention")
+        raise MemoryError("not enough memory for the partial results of decoding attention")
     return output if output.dtype == dtype else output.to(dtype)
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """Return a supported call in the library's form, and the copies that it points to.
+    """Return a supported call in the form of the library, and the copies to which it points.
 
     All fields are packed at once. A pass over the cache evicts Python's data from the processor's
     caches, so setting the fields one by one would take a tenth of the time of that pass.
@@ -259,7 +259,10 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
 
 
 def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Make the kernel rotate keys when it reads them; return the tables, which must be kept."""
+    """Make the kernel rotate keys when it reads them.
+
+    Return the tables, which the caller must keep in memory.
+    """
     tables = rotation_tables(config, tokens)
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
     call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]

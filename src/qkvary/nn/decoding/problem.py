@@ -1,6 +1,6 @@
 """One attention call of decoding, and the functions shared by kernels written in torch.
 
-Independent of the kernel that runs, and of where the keys are stored.
+Nothing here depends on which kernel runs, or on where the keys are stored.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,9 @@ class Decoding:
             )
         parts = (query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-            raise ValueError("expected tensors without gradients, got one that requires them")
+            raise ValueError(
+                "expected tensors without gradients, got a tensor that requires gradients"
+            )
 
     @property
     def start(self) -> int:
@@ -95,7 +97,7 @@ class Decoding:
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
     def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """Return a mask of the keys that each folded query sees; ``None`` if all see all keys."""
+        """Return a mask of the keys that each folded query sees; ``None`` if all are visible."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if queries > 1:

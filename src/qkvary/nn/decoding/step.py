@@ -97,7 +97,8 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    It supports states, and plain scores of entries that are used as stored or only rotated.
+    It supports layers with a state. It also supports layers with plain scores, if they use their
+    entries as stored or only rotate them.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -146,11 +147,12 @@ def _supports_scores(cache: LayerCache) -> bool:
 class NativeStep:
     """Computes the next logits of every row in one library call, with addresses looked up once.
 
-    It keeps the addresses of the parameters: make a new step after moving or casting the network.
+    The step keeps the addresses of the parameters, so make a new step after you move or cast the
+    network.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Prepare steps of a network that ``supports`` accepts, with a cache that has tokens."""
+        """Prepare steps of a network that ``supports`` accepts. The cache must hold a token."""
         loaded = native.library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
@@ -188,7 +190,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token per row, and store the token's entries."""
+        """Return the logits after one new token per row, and store the entries of the tokens."""
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
         tokens = tokens.to(torch.int64).contiguous()
@@ -216,7 +218,7 @@ class NativeStep:
         if failure == NO_SCALE:
             raise ValueError(describe_infinite(CACHED))
         if failure:
-            raise MemoryError("no room for the partial results of a step")
+            raise MemoryError("not enough memory for the partial results of a step")
         for cache, state in zip(self.cache.layers, states, strict=True):
             if cache.state is not None and state is not None:
                 cache.state.sums = state
@@ -226,7 +228,7 @@ class NativeStep:
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Give the library a layer's memory; return that for the next state, if there is one."""
+        """Give the library a layer's memory. Return the memory for the next state, if any."""
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:
@@ -418,10 +420,10 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state and new memory for the next state, since the step may fail."""
+    """Give the library a state, and new memory for the next state because a step may fail."""
     before = store.sums
     if before is None:
-        raise ValueError("expected a state that has seen a token, got none")
+        raise ValueError("expected a state that has seen a token, got an empty state")
     values, keys = before.values.float().contiguous(), before.keys
     keys = None if keys is None else keys.float().contiguous()
     store.sums = State(values, keys)

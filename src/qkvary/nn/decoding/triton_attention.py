@@ -104,7 +104,7 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
-    """Attend with tiles that fit on the device, halved until Triton accepts them."""
+    """Attend with tiles that fit on the device; halve the tiles until Triton accepts them."""
     kind = kind_of(problem)
     while True:
         tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))

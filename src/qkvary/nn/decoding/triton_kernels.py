@@ -99,7 +99,7 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return the dot products of queries and keys, [rows, TILE]; ``FEW``: without matrix units."""
+    """Return the dot products of queries and keys, [rows, TILE]; ``FEW`` avoids matrix units."""
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
@@ -109,7 +109,7 @@ def score(asked, keys, FEW: tl.constexpr):
 @triton.jit
 @no_type_check
 def mix(weights, values, mixed, FEW: tl.constexpr):
-    """Return the mixture of the earlier values and this tile, [rows, width]."""
+    """Return the mixture of the earlier values and the values of this tile, [rows, width]."""
     if FEW:
         return mixed + tl.sum(weights[:, :, None] * values.to(tl.float32)[None, :, :], 1)
     return tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
@@ -146,7 +146,8 @@ def attend_run(
             runs, value dim], contiguous.
         sizes: Output: the base-two logarithm of the sum of weights of each weighted mean.
         scale: Factor of the scores, times log2(e): weights are powers of two.
-        rows: Number of queries that share a KV head, those of the first query head first.
+        rows: Number of queries that share a KV head. The queries of the first query head come
+            first.
         queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.
         tokens: Number of keys.
         ROWS: Rows per program.
