@@ -165,7 +165,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNetwork(Network):
-    """A network over tokens."""
+    """A network that reads token ids."""
 
     vocabulary: int
     """Number of distinct input tokens."""
@@ -180,7 +180,9 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic and the set-anomaly tasks: a class per token or per sequence.
+    """The encoder of the synthetic and set-anomaly tasks, which predicts classes.
+
+    It predicts one class per token or per sequence.
 
     Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """

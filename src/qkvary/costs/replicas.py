@@ -22,7 +22,7 @@ def device_cache_bytes(
 ) -> int:
     """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
 
-    With ``is_read``, return what that device reads for the last token of ``context``.
+    With ``is_read``, return the bytes that decoding the last token of ``context`` reads there.
     """
     seen = model.count_encoder_tokens(encoder_tokens, context)
 

@@ -1,4 +1,4 @@
-"""A complete plan as a value: question, answers per variant, advice and limitations.
+"""A complete plan as a value: the question, a row per variant, advice and limitations.
 
 Never imports torch.
 """
@@ -85,7 +85,7 @@ def make_plan(
         model: The model.
         demand: The workload and the device.
         formats: The formats of the cache, at least one.
-        labels: The variants, or their labels; if empty, those worth comparing.
+        labels: The variants, or their labels; if empty, the variants worth comparing.
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
         regime: The settings of training.

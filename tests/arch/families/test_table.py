@@ -34,7 +34,7 @@ def test_every_file_that_declares_families_is_in_the_table() -> None:
 )
 def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
     """A reading as the nearest family, or as Llama, would give wrong numbers without a word."""
-    with pytest.raises(ValueError, match="known ones such as llama") as caught:
+    with pytest.raises(ValueError, match="known families such as llama") as caught:
         read_model({**load("llama-3.1-8b"), "model_type": model_type}, "mine")
     said = str(caught.value)
     assert f"{got} as one of these could" in said

@@ -37,7 +37,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
-    """Return the scaling of ``channels`` rotated channels of a head, ``None`` for plain ones."""
+    """Return the scaling of a head's rotated ``channels``, or ``None`` if there is none."""
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):
@@ -148,7 +148,7 @@ def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
 
 
 def _original(section: Fields, fields: Fields) -> int:
-    """Return the context before scaling; as in transformers, the top level of the file wins."""
+    """Return the context before scaling. The file's top level wins, as in transformers."""
     inside, outside = (one.optional_size(ORIGINAL) for one in (section, fields))
     return outside or inside or fields.size(LONGEST)
 
