@@ -70,7 +70,7 @@ class CacheOptions:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether entries are rounded."""
+        """Whether cache entries are rounded to fewer bits."""
         return self.storage in QUANTIZED_BITS
 
     @property

@@ -1,4 +1,4 @@
-"""A whole model as a value: for each layer, everything that adds parameters, arithmetic or memory.
+"""A whole model as a value, with everything that adds parameters, arithmetic or memory.
 
 Networks of this package and configurations of published models become a ``Model``.
 """

@@ -227,7 +227,9 @@ class LanguageModelConfig(TokenNetwork):
         if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
             raise ValueError(f"expected a positive and finite logit cap, got {self.logit_cap}")
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal layers in a language model, got a bidirectional one")
+            raise ValueError(
+                "expected causal layers in a language model, got a bidirectional layer"
+            )
 
 
 @stored("VisionTransformerConfig")
@@ -262,7 +264,7 @@ class VisionTransformerConfig(Network):
             )
         check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
-            raise ValueError("expected bidirectional layers over patches, got a causal one")
+            raise ValueError("expected bidirectional layers over patches, got a causal layer")
 
     @property
     def patch_width(self) -> int:
@@ -321,7 +323,7 @@ class EncoderDecoderConfig(TokenNetwork):
     def __post_init__(self) -> None:
         super(EncoderDecoderConfig, self).__post_init__()
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal layers in a decoder, got a bidirectional one")
+            raise ValueError("expected causal layers in a decoder, got a bidirectional layer")
         check_sizes(self, "source_vocabulary")
         check_rates(self, "embedding_dropout")
         if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
@@ -342,13 +344,13 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"{block.norm} and shared_blocks={self.shared_blocks}"
             )
         if any(layer.variant.decay != "none" for layer in self.layers):
-            raise ValueError("expected an encoder-decoder without a decay, got one with a decay")
+            raise ValueError("expected an encoder-decoder without a decay, got a decay")
         for layer in self.cross:
             own = layer.variant
             order = (own.keeps_state, own.window, own.stride, own.diagonal)
             if order != (False, None, None, "none"):
                 raise ValueError(
-                    "expected cross attention without a linear core, a window, a stride and "
+                    "expected cross attention without a linear core, a window, a stride or "
                     f"diagonal normalisation, got {format_label(own)}; set cross_sharing to none"
                 )
 

@@ -101,7 +101,7 @@ class Sharing:
 
 
 def share(query: str, key: str, value: str) -> Sharing:
-    """Build a sharing from any three names: equal names share, ``x`` is the layer input."""
+    """Build a sharing from three names. Equal names share; ``x`` is the layer input."""
     sources = _canonical_sources((query, key, value))
     return Sharing(query=sources[0], key=sources[1], value=sources[2])
 

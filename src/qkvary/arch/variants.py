@@ -164,7 +164,7 @@ class Variant(ScoreTerms):
                 f"{self.decoupled}"
             )
         if self.decoupled is not None and self.positions == "rotary":
-            raise ValueError("expected keys that are rotated in one way, got rotary and decoupled")
+            raise ValueError("expected rotary or decoupled positions, got both")
         if self.own is not None and self.own not in OWN:
             hint = suggest(self.own, OWN) if OWN else "no imported file registers a part"
             raise UnknownPartError(

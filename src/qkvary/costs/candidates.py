@@ -99,7 +99,7 @@ def choose_candidates(
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
                 f"{name} has no joint positions{where}, unlike {model.name}: the core of {name} "
-                "does not support them"
+                "does not support such positions"
             )
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 

@@ -152,6 +152,6 @@ def collect_notes(
     if model.max_tokens is not None and context > model.max_tokens:
         notes.append(
             f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the byte "
-            "counts are right, but the model is beyond its limit"
+            "counts are right, but the text is beyond the model's limit"
         )
     return [*notes, *candidates.notes]

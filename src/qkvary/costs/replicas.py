@@ -1,4 +1,6 @@
-"""One replica of a model on several devices: the part of the cache on each.
+"""The part of the cache that each device of a replica holds.
+
+A replica is one copy of the model on several devices.
 
 Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
 device. A tensor from which all heads make keys and values (a latent or the layer input) is on every

@@ -111,7 +111,7 @@ def serve_variants(
 def published_change(candidate: Candidate, size: Size) -> Quality | None:
     """Return the published quality of a variant, or ``None``.
 
-    Head sharing is matched by group size: GQA-4 of 16 heads and GQA-8 of 32 are equivalent.
+    Head sharing is matched by group size: GQA-4 of 16 heads matches GQA-8 of 32 heads.
     """
     if candidate.label == AS_IT_IS:
         return None

@@ -277,7 +277,7 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
 
 
 def _read_widths(fields: Fields, layers: int) -> list[int]:
-    """Return the inner width of each layer, from a list or one number for all."""
+    """Return the inner width of each layer, from a list or from one number for all layers."""
     name = "intermediate_size"
     given = fields.content.get(name)
     listed = given if isinstance(given, list | tuple) else [given] * layers

@@ -330,7 +330,7 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
 
 
 def read_experts(recipe: Recipe, fields: Fields) -> Experts:
-    """Return the experts of a layer, in a family with experts."""
+    """Return the experts of a layer; the family must have experts."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
     width = fields.size(routed.width)
