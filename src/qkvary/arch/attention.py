@@ -226,7 +226,7 @@ class AttentionConfig:
 
     @property
     def num_kv_heads(self) -> int:
-        """Number of heads of key and value."""
+        """Number of heads of the key and of the value."""
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
@@ -263,7 +263,7 @@ class AttentionConfig:
 
     @property
     def kv_width(self) -> int:
-        """Number of channels of key or value over all heads."""
+        """Number of channels of the key, or of the value, over all heads."""
         return self.num_kv_heads * self.size_per_head
 
     @property
@@ -324,7 +324,7 @@ class AttentionConfig:
 
     @property
     def score_scale(self) -> float:
-        """The factor on q . k, including the identity correction but not the temperature."""
+        """The factor on q . k, with the identity correction but without the temperature."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction

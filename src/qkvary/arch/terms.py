@@ -161,7 +161,7 @@ OWN: dict[str, OwnPart] = {}
 
 @dataclass(frozen=True, slots=True)
 class CoreEntry:
-    """A core: how the scores s q k^T become weights of the values."""
+    """A core is the rule by which the scores s q k^T become weights of the values."""
 
     name: Core
     """The value of :attr:`ScoreTerms.core`."""

@@ -232,7 +232,7 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that contain the layer input itself, residual queries included."""
+        """The roles (query, key, value) that contain the layer input, residual queries included."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
@@ -290,7 +290,7 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network's layers, first to last, if they are not all the same."""
+    """The variants of a network's layers from first to last, if the layers differ."""
 
     runs: tuple[tuple[Variant, int], ...]
     """Variants, each with the number of consecutive layers that have it."""

@@ -70,7 +70,7 @@ class Saving:
 
     @property
     def model_bytes_then(self) -> int:
-        """Bytes of one sequence's cache in all layers, with this method where possible."""
+        """Bytes of one sequence's cache in all layers, with this method where it applies."""
         return self.model_bytes_now - self.bytes_now + self.bytes_then
 
 
@@ -185,7 +185,7 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the model with each method that shrinks the cache of a long sequence."""
+    """Return the changed model for each method that shrinks the cache of a long sequence."""
     methods: tuple[Method, ...] = get_args(Method)
     changed: dict[Method, Model | None] = {
         method: apply_saving(model, method) for method in methods
@@ -199,7 +199,7 @@ def apply_savings(model: Model) -> dict[Method, Model]:
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
-    """Return the model with a method applied wherever possible, or ``None`` if it is nowhere."""
+    """Return the model with a method applied where it fits, or ``None`` if it fits nowhere."""
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
     if all(map(operator.is_, model.layers, changed)):
         return None

@@ -164,7 +164,7 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return both ends of the context axis, which are powers of 2, and the contexts to compute."""
+    """Return the ends of the context axis (powers of 2) and the contexts to compute."""
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))

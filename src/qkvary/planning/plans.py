@@ -32,7 +32,7 @@ from qkvary.planning.training_advice import Regime, TrainedVariant, advise_train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The results of a plan, for serving or for training: one row per variant, and advice."""
+    """The results of a plan for serving or training: one row per variant, and advice."""
 
     rows: tuple[ServedVariant, ...] = ()
     """One row for every variant in every format of the cache; none for training."""
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question together with its answer, in the form that reports show."""
+    """A question about serving or training with its answer, as reports show them."""
 
     model: Model
     layers: str

@@ -19,7 +19,7 @@ from qkvary.text.numbers import Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """The settings of training."""
+    """The settings of the training that is planned."""
 
     precision: Precision = "mixed"
     """For training: 16-bit with 32-bit master weights, or fp32."""
@@ -111,7 +111,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
 
 
 def _explain_misfit(base: TrainedVariant) -> str:
-    """Return a sentence on why a model does not fit one device, with a remedy."""
+    """Return a sentence that says why a model does not fit one device and what helps."""
     if base.plan.free_bytes < 0:
         return (
             "The weights, gradients and optimizer state of the given model do not fit on one "

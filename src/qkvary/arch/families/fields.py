@@ -55,7 +55,7 @@ class Fields:
         return self._whole(names, least=1)
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return a whole number of at least 0."""
+        """Return a whole number of at least 0; an absent field has the default."""
         found = self._whole(names, least=0)
         return default if found is None else found
 

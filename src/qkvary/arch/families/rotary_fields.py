@@ -53,7 +53,8 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
         if section.has(name) and name not in known:
             raise section.refuse(name, f"no value, because {form} scaling has no such field,")
     if form != "yarn" and section.has(GROWTH):
-        raise section.refuse(GROWTH, "no scaling of queries by position without rope type yarn")
+        reason = "no value, because only rope type yarn scales queries by position,"
+        raise section.refuse(GROWTH, reason)
     if form == PLAIN:
         return None
     scaling = _read_form(form, section, fields)

@@ -98,7 +98,7 @@ def _comparable_layer(layer: AttentionConfig) -> AttentionConfig:
 def _write(
     config: LanguageModelConfig, recipe: Recipe, block: Block
 ) -> Iterator[tuple[str, object]]:
-    """Yield the fields that describe the network, as far as the family has them."""
+    """Yield the configuration fields of the family that describe the network."""
     layer, own = config.layers[0], config.block
     yield "vocab_size", config.vocabulary
     yield "hidden_size", config.d_model
