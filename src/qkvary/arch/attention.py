@@ -33,7 +33,7 @@ s = 0.02, rounded to 2."""
 @stored("Initialization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """The initialisation of weights.
+    """Describes how weights and biases are initialised.
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
     biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
@@ -373,7 +373,7 @@ def correct_identity(variant: Variant, learned: float, baseline: float) -> float
 
 @functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
-    """RMS of x + z or x + gelu(z) for independent x (of RMS 1) and z ~ N(0, deviation^2)."""
+    """Return the RMS of x + z or x + gelu(z), for x of RMS 1 and z ~ N(0, deviation^2)."""
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
     steps, span = 4000, 10.0

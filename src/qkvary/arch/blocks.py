@@ -174,7 +174,7 @@ class LatentAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Normalisations of the latents, and of an indexer's key."""
+        """The normalisations of the latents and of the indexer's key."""
         query = () if self.q_rank is None else (Norm(self.q_rank),)
         index = self.own_indexer
         own = () if index is None else (Norm(index.width, bias=True),)
@@ -384,7 +384,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One block of a stack."""
+    """One block of a stack: attention, feed-forward networks and normalisations."""
 
     attention: AttentionLayer
     feed_forward: tuple[FeedForward | Experts, ...]

@@ -152,7 +152,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
-    """Return the value of the first type that the data fits."""
+    """Return the data as a value of the first of several types that fits."""
     errors: list[str] = []
     for choice in choices:
         try:
@@ -282,6 +282,6 @@ def not_counted(network: Any) -> tuple[str, ...]:
 
 
 def own_parts(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return the parts from users' files that the variants contain, each with its meaning."""
+    """Return the parts of the variants that users' files define, each with its meaning."""
     names = dict.fromkeys(one.own for one in variants if one.own is not None)
     return tuple(f"{name} ({OWN[name].words})" for name in names)

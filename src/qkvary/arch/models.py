@@ -173,14 +173,14 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation of one sublayer of a block; empty if blocks have none."""
+    """Return the normalisation of one sublayer as a tuple, empty if blocks have none."""
     kind = network.block.norm
     norm = Norm(network.d_model, bias=kind == "layernorm" and network.block.bias)
     return () if kind == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation after the last block; empty if there is none."""
+    """Return the normalisation after the last block as a tuple, empty if there is none."""
     return block_norms(network) if network.block.has_final_norm else ()
 
 

@@ -26,7 +26,7 @@ Pooling = Literal["none", "mean"]
 @stored("BlockConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
-    """The parts of a block around its attention layer."""
+    """Describes the parts of a block other than its attention layer."""
 
     d_ff: int
     """Inner width of the feed-forward network."""
@@ -105,7 +105,7 @@ class BlockConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The fields of every network: attention layers and the blocks around them."""
+    """The base of every network: its attention layers and the blocks around them."""
 
     attention: AttentionConfig | tuple[AttentionConfig, ...]
     """The attention of all layers, or one configuration per layer."""
@@ -153,7 +153,7 @@ class Network:
         """Return the same network with another attention variant in every layer.
 
         Raises:
-            ValueError: if it does not fit the network, or is for another number of layers.
+            ValueError: if the variant does not fit the network or the number of layers.
         """
         if isinstance(variant, Variant) and isinstance(self.attention, AttentionConfig):
             shared = replace(self.attention, variant=variant)
@@ -299,7 +299,7 @@ CROSS_SHARINGS = {
 class EncoderDecoderConfig(TokenNetwork):
     """An encoder, and a decoder of equal depth that attends to the encoder's output.
 
-    ``attention`` and ``vocabulary`` are those of the decoder; the encoder is not causal.
+    ``attention`` and ``vocabulary`` describe the decoder. The encoder is not causal.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -372,7 +372,7 @@ class EncoderDecoderConfig(TokenNetwork):
 
     @property
     def cross_kind(self) -> CrossSharing:
-        """The kind of cross attention that ``cross_sharing`` names."""
+        """The rule for cross attention that ``cross_sharing`` names."""
         if self.cross_sharing not in CROSS_SHARINGS:
             import_code(["qkvary.papers.cross_sharings"])
         check_word("cross_sharing", self.cross_sharing, tuple(CROSS_SHARINGS))

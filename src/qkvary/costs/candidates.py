@@ -115,7 +115,7 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads."""
+    """Yield sharing patterns, first with the model's number of KV heads, then with fewer."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     layers = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]

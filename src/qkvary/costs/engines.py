@@ -58,7 +58,7 @@ def default_chunk(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmCache:
-    """A pool of blocks that the layer groups of a model share."""
+    """The cache in vLLM: a pool of blocks that the layer groups of a model share."""
 
     context: int
     """Maximum tokens per sequence (``--max-model-len``)."""

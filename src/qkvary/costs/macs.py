@@ -388,7 +388,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through cached projections."""
+    """Return the MACs of one token through the projections whose results are cached."""
     return sum(projection_macs_per_token(config, source) for source in _stored(config))
 
 
@@ -407,7 +407,7 @@ def _made_macs(attention: ProjectedAttention) -> int:
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through uncached projections, the output and the query map."""
+    """Return the MACs of one token through uncached and output projections and query map."""
     variant = config.variant
     uncached: list[Source] = [
         source for source in variant.projections if source not in variant.cached

@@ -163,7 +163,7 @@ def activation_bytes(
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
-    """Return how many numbers one block keeps per token for its backward pass."""
+    """Return how many numbers per token one block keeps for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
     # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers

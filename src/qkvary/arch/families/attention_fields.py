@@ -73,7 +73,7 @@ def rotary_section(fields: Fields) -> Fields:
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return the rotary positions, read from their own section or the file's top level."""
+    """Return the rotary positions, from their own section or from the file's top level."""
     nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")

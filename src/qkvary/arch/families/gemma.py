@@ -172,7 +172,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """Return the model with a second embedding of each token; each layer reads its own part."""
+    """Return the model with a second token embedding, of which each layer reads its part."""
     rows = fields.size("vocab_size_per_layer_input")
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(d_model, width), Linear(width, d_model)

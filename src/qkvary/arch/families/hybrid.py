@@ -1,4 +1,4 @@
-"""Models that are mostly layers with a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
+"""Models in which most layers keep a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

@@ -369,7 +369,7 @@ def _heads(fields: Fields) -> Heads:
 
 
 def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
-    """Return the rotation fields of one kind of layer as if the model had no other kind."""
+    """Return the rotation fields that apply to one kind of layer."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
     name, base = recipe.local_base or ("rope_theta", recipe.rotary_base)
