@@ -252,7 +252,7 @@ class Reads:
 
 
 def as_several(given: object) -> Iterable[object]:
-    """Return the items of an iterable; a string, bytes or a mapping counts as one item."""
+    """Return the items of an iterable; a text, bytes or a mapping counts as one item."""
     is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
     return (given,) if is_one else cast("Iterable[object]", given)
 
