@@ -104,13 +104,16 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("Q[r3]-K-V", "expected a rank on a learned key or value, got it on Q in 'Q[r3]-K-V'"),
         ("Q-K[foo]-V", "expected a mark such as [r16], [d/4], [residual], [residual-gelu] or "),
         ("Q-K=V@decoupled-3", "expected an even number of decoupled rotary channels of at least 2"),
-        ("Q-K=V@rotary@decoupled-4", "rotated in one way, got rotary and decoupled"),
+        ("Q-K=V@rotary@decoupled-4", "expected rotary or decoupled positions, got both"),
         ("Q-K=V@decoupled-4@soft", "expected no decoupled with the core soft"),
-        ("QKV@kv-norm", "expected a learned tensor that key and value share for kv-norm"),
+        ("QKV@kv-norm", "expected a key and a value that share a learned projection for kv-norm"),
         ("Q-K=V@kv-norm@kv-norm", "expected one kv_norm option, got two in "),
         ("Q-K=V@latent-0", "expected a latent of at least 1 channel, got 0"),
         *(
-            (f"{label}@latent-4", "expected a key and a value that share one full projection")
+            (
+                f"{label}@latent-4",
+                "expected, for a latent, a key and a value that share one full-rank projection",
+            )
             for label in ("QKV", "Q=K=V", "Q-K[r3]=V")
         ),
         ("Q-K=V@rotary@latent-4", "expected positions that do not change keys"),

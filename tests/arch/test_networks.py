@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_refused(fields: dict[str, object], message: str) -
 
 def test_a_language_model_is_causal() -> None:
     config = small_config(d_model=6, num_heads=2)
-    message = "expected causal layers in a language model, got a bidirectional one"
+    message = "expected causal layers in a language model, got a bidirectional layer"
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(config, attention=(config.layers[0], LAYER))
 

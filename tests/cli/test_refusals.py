@@ -130,7 +130,7 @@ REFUSED = {
     },
     "plan": {
         "gpt2 --gpu t4 --out text": "/text, got a file",
-        "300M": "expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither",
+        "300M": "expected a gpu such as a100-40gb, or a memory size such as 24GiB, got neither",
         "300M --gpu a100-40": "did you mean a100-40gb?",
         "300M --memory 24G": "expected memory such as 24GiB",
         "300M --gpu t4 --bandwidth fast": "expected a bandwidth such as 900GB/s",

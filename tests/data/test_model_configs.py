@@ -141,7 +141,7 @@ def test_a_configuration_becomes_a_model(tmp_path: Path, hub: dict[str, bytes | 
     assert (model.name, len(model.layers)) == ("someone/small", 3)
     assert (tmp_path / "cache" / "configs" / "someone--small.json").is_file()
     write(tmp_path / "config.json", {"model_type": "llamas"})
-    with pytest.raises(ValueError, match="known ones such as llama"):
+    with pytest.raises(ValueError, match="known families such as llama"):
         resolve_model(str(tmp_path))
 
 

@@ -33,7 +33,7 @@ s = 0.02, rounded to 2."""
 @stored("Initialization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """The initialisation of weights.
+    """Describes how weights and biases are initialised.
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
     biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
@@ -61,7 +61,7 @@ class Initialization:
                 raise ValueError(f"expected a std above 0 and up to {LARGEST_STD:,}, got {std}")
 
     def weight_std(self, fan_in: int, fan_out: int) -> float:
-        """Return the standard deviation of a weight of a ``fan_in -> fan_out`` map."""
+        """Return the standard deviation of the weights of a ``fan_in -> fan_out`` map."""
         if self.scheme == "normal":
             return self.std
         fan = fan_in if self.scheme == "torch" else (fan_in + fan_out) / 2
@@ -75,7 +75,7 @@ TORCH_INIT = Initialization()
 @stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """The scale of content scores, and the epsilon of the norms of query and key."""
+    """How products of query and key are scaled, and how query and key are normalised."""
 
     by: ScaleBy = "head"
     """``head``: 1/sqrt(head_dim), where head_dim includes the channels of decoupled positions.
@@ -103,7 +103,7 @@ class ScaleConfig:
 @stored("PositionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
-    """Sizes of the position terms that a variant may have."""
+    """Settings of the position terms that a variant may have."""
 
     plus_features: int = 10
     """m, the number of channels of the 2D sinusoid of ``+``."""
@@ -137,12 +137,12 @@ class PositionConfig:
 
     @property
     def plus_row_features(self) -> int:
-        """Channels of the ``+`` term that depend only on the query; they cancel in the softmax."""
+        """Number of ``+`` channels that depend only on the query; they cancel in the softmax."""
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Channels of the ``+`` term that depend only on the key; they form the bias g(j)."""
+        """Number of ``+`` channels that depend only on the key; they form the bias g(j)."""
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -153,7 +153,7 @@ class PositionConfig:
 @stored("AttentionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """An attention layer of any variant; sizes that do not fit it raise ``ValueError``."""
+    """An attention layer of any variant. Sizes that do not fit the variant raise ``ValueError``."""
 
     d_model: int
     """Width of input and output."""
@@ -195,15 +195,15 @@ class AttentionConfig:
         if self.kernel == "sdpa" and (changes_scores or core.name != "softmax"):
             raise ValueError(
                 f"expected kernel auto or explicit for {format_label(self.variant)}, got sdpa, "
-                "which takes the softmax of unchanged scores"
+                "which computes only the plain softmax of the scores"
             )
         if self.causal and not core.has_causal:
             raise ValueError(
                 f"expected a bidirectional layer for the core {core.name}, which normalises over "
-                "all tokens, got a causal one"
+                "all tokens, got a causal layer"
             )
         if self.variant.decay != "none" and not self.causal:
-            raise ValueError("expected a causal layer for a decay, got a bidirectional one")
+            raise ValueError("expected a causal layer for a decay, got a bidirectional layer")
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
             raise ValueError(
@@ -226,7 +226,7 @@ class AttentionConfig:
 
     @property
     def num_kv_heads(self) -> int:
-        """Number of heads of key and value."""
+        """Number of heads of the key and of the value."""
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
@@ -256,14 +256,14 @@ class AttentionConfig:
 
     @property
     def state_numbers(self) -> int:
-        """Number of values in the state of one sequence; 0 if the layer caches tokens instead."""
+        """Number of values in one sequence's state; 0 if the layer caches tokens instead."""
         if not self.variant.keeps_state:
             return 0
         return self.kv_width * (self.size_per_head + self.variant.is_normalised)
 
     @property
     def kv_width(self) -> int:
-        """Number of channels of key or value over all heads."""
+        """Number of channels of the key, or of the value, over all heads."""
         return self.num_kv_heads * self.size_per_head
 
     @property
@@ -275,7 +275,7 @@ class AttentionConfig:
 
     @property
     def turns_by_length(self) -> bool:
-        """Whether the rotation of all keys changes when the text grows."""
+        """Whether the rotation of all keys, past keys included, changes when the text grows."""
         scaling = self.position.scaling
         return scaling is not None and scaling.depends_on_length and self.rotated_channels > 0
 
@@ -293,7 +293,7 @@ class AttentionConfig:
         return position.value_rope if rotates else "none"
 
     def rank(self, source: Source) -> int | None:
-        """Inner width of a low-rank projection, ``None`` for a full one."""
+        """Inner width of a low-rank projection; ``None`` for a full-rank projection."""
         rank = self.variant.rank(source)
         if rank is None:
             return None
@@ -318,13 +318,13 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """The fan-out of the initialised matrix in QKV: of one matrix, or of all three as one."""
+        """The fan-out with which QKV initialises: that of one matrix, or of all three packed."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
     @property
     def score_scale(self) -> float:
-        """The factor on q . k, including the identity correction but not the temperature."""
+        """The factor on q . k, with the identity correction but without the temperature."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
@@ -339,7 +339,8 @@ class AttentionConfig:
         """The factor that undoes the larger scores of an identity query or key.
 
         For weights of standard deviation s, it is s sqrt(d), the inverse of the paper's factor.
-        It also undoes the effect of Xavier initialisation of a packed matrix on the other role.
+        If Xavier initialisation treats the projections as one packed matrix, the factor also
+        corrects the learned query or key, whose initial weights then differ from the baseline's.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
@@ -353,7 +354,7 @@ class AttentionConfig:
 
 
 def compares_identity(variant: Variant) -> bool:
-    """Return whether query or key contains the layer input."""
+    """Return whether the query or the key contains the layer input itself."""
     return not {"query", "key"}.isdisjoint(variant.identity_roles)
 
 
@@ -372,7 +373,7 @@ def correct_identity(variant: Variant, learned: float, baseline: float) -> float
 
 @functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
-    """RMS of x + z or x + gelu(z) for independent x (of RMS 1) and z ~ N(0, deviation^2)."""
+    """Return the RMS of x + z or x + gelu(z), for x of RMS 1 and z ~ N(0, deviation^2)."""
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
     steps, span = 4000, 10.0

@@ -1,6 +1,6 @@
 """The blocks that models are made of: kinds of attention, feed-forward networks and experts.
 
-The classes only describe sizes, also of blocks that this package cannot build.
+The classes only describe sizes. They also describe blocks that this package cannot build.
 """
 
 from dataclasses import dataclass, replace
@@ -134,12 +134,12 @@ class LatentAttention:
 
     @property
     def own_indexer(self) -> Indexer | None:
-        """This layer's own indexer, with its own weights and keys."""
+        """The indexer whose weights and keys belong to this layer, if there is one."""
         return None if self.indexer is None or self.indexer.is_shared else self.indexer
 
     @property
     def stored_width(self) -> int:
-        """Number of channels that attention reads per token: latent and shared rotated key."""
+        """Number of channels that attention reads per token: a latent and a shared rotated key."""
         return self.kv_rank + self.rope_dim
 
     @property
@@ -150,7 +150,7 @@ class LatentAttention:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections: query, latent, keys and values, output, and those of an indexer."""
+        """All projections: query, latent, keys and values, output, and those in the indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
         queries = heads * self.key_dim
         query = (Linear(d_model, queries),)
@@ -174,7 +174,7 @@ class LatentAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Normalisations of the latents, and of an indexer's key."""
+        """The normalisations of the latents and of the indexer's key."""
         query = () if self.q_rank is None else (Norm(self.q_rank),)
         index = self.own_indexer
         own = () if index is None else (Norm(index.width, bias=True),)
@@ -206,8 +206,8 @@ class Compressor:
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
-        The rows are the summaries, and the content and gate of every token that is not yet
-        summarised or, if summaries overlap, that the next summary also covers.
+        The rows hold the summaries. They also hold the content and gate of every token that a
+        later summary will cover.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -224,7 +224,9 @@ class Compressor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Attention with one shared KV head over a window and, with a compressor, over summaries.
+    """Attention with one shared KV head, which reads a window of tokens.
+
+    If the layer has a compressor, it also reads summaries of past tokens.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -268,7 +270,7 @@ class CompressedAttention:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections, including those of compressor and indexer."""
+        """All projections, including the compressor's and the indexer's."""
         width, out = self.num_heads * self.head_dim, self.o_groups * self.o_rank
         linears = [
             Linear(self.d_model, self.q_rank),
@@ -346,7 +348,7 @@ class FeedForward:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """The matrices."""
+        """The two or three matrices of the network."""
         up = Linear(self.d_model, self.d_ff, bias=self.bias)
         down = Linear(self.d_ff, self.d_model, bias=self.bias)
         return (up, up, down) if self.gated else (up, down)
@@ -382,7 +384,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One block of a stack."""
+    """One block of a stack: attention, feed-forward networks and normalisations."""
 
     attention: AttentionLayer
     feed_forward: tuple[FeedForward | Experts, ...]
@@ -402,7 +404,7 @@ class Layer:
 
 
 def share_layer(layer: Layer, variant: Variant) -> Layer:
-    """Return the same block with the sharing of ``variant``, in its cross attention too.
+    """Return the block with the sharing of ``variant`` in its attention and cross attention.
 
     A recurrent layer is returned unchanged: it has neither keys nor values.
     """
@@ -412,7 +414,7 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
         # A ValueError, not a TypeError: the argument's type is right, but the choice does not fit.
         raise ValueError(
-            f"expected layers with their own projections to share, got {kind} attention, which "
+            f"expected layers whose projections can be shared, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )
     cross = layer.cross.with_variant(variant) if layer.cross else None

@@ -33,7 +33,7 @@ device, dtype and shape, or a kernel by name."""
 @stored("CacheOptions")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """The layout and storage of a cache. They change results only by rounding."""
+    """The layout and storage of a cache; these options change results only by rounding."""
 
     layout: CacheLayout = "sources"
     """The tensors that are stored."""
@@ -70,7 +70,7 @@ class CacheOptions:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether entries are rounded."""
+        """Whether cache entries are rounded to fewer bits."""
         return self.storage in QUANTIZED_BITS
 
     @property

@@ -1,8 +1,9 @@
 """Configurations as plain data: a dictionary and back, and one canonical JSON text.
 
-Stored data has its own names: ``stored`` sets the name of a class (its kind), ``stored_as`` that of
-a field, so that Python's names can change while stored files and run keys stay the same. A field
-that is ``ADDED_LATER`` is written only if it differs from its default, which must never change.
+Stored data has its own names: ``stored`` sets the stored name of a class (its kind), and
+``stored_as`` sets the stored name of a field. Python's names can therefore change while stored
+files and run keys stay the same. A field that is ``ADDED_LATER`` is written only if its value
+differs from its default, which must never change.
 
 Classes may come from a user's own file: this module also imports them and finds their version.
 Nothing is loaded by pickle: only files that the user names are imported.
@@ -113,7 +114,8 @@ def from_dict(kind: type[T], data: Any) -> T:
     """Build a configuration of type ``kind`` from the data that ``to_dict`` returned.
 
     Raises:
-        ValueError: for an unknown key (with the nearest known one), a missing key or a wrong type.
+        ValueError: for an unknown key (the message has the nearest known key), a missing key or a
+            wrong type.
     """
     return typing.cast("T", _decode(kind, data, kind.__name__))
 
@@ -150,7 +152,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
-    """Return the value of the first type that the data fits."""
+    """Return the data as a value of the first of several types that fits."""
     errors: list[str] = []
     for choice in choices:
         try:
@@ -161,7 +163,10 @@ def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
 
 
 def _decode_dataclass(classes: Sequence[Any], data: Any, where: str) -> Any:
-    """Build the class, or a subclass, whose kind the data names; by default the only class."""
+    """Build the class or subclass whose kind the data names.
+
+    If the data names no kind, there must be exactly one class.
+    """
     given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, tuple(classes))}
     usual = _KINDS.get(classes[0]) if len(classes) == 1 else None
@@ -270,13 +275,13 @@ def version_of(kind: type[Any]) -> str:
 
 
 def not_counted(network: Any) -> tuple[str, ...]:
-    """Return the parts of a network that are not counted because their cost is unknown."""
+    """Return the parts of a network that costs leave out, because their cost is unknown."""
     parts, kind = own_parts(layer.variant for layer in network.layers), type(network)
     is_own = kind.__module__.partition(".")[0] != PACKAGE
     return (*parts, *([f"what {kind.__name__} adds to its blocks"] * is_own))
 
 
 def own_parts(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return the parts from users' files that the variants contain, each with its meaning."""
+    """Return the parts of the variants that users' files define, each with its meaning."""
     names = dict.fromkeys(one.own for one in variants if one.own is not None)
     return tuple(f"{name} ({OWN[name].words})" for name in names)

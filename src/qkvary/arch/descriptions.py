@@ -14,12 +14,12 @@ from qkvary.text.names import listed
 _FORMS = {
     "residual": "the query is the sum of the layer input and the query projection",
     "residual-gelu": "the query is the sum of the layer input and the GELU of the query projection",
-    "map": "the query is the shared source, passed through a linear map for each head",
+    "map": "the query is the shared tensor, passed through a linear map for each head",
 }
 
 
 def describe(variant: AnyVariant) -> str:
-    """Return the meaning, such as "query learned; key and value read one projection"."""
+    """Describe a variant, such as "query learned; key and value read one projection"."""
     if isinstance(variant, LayerVariants):
         return _describe_layers(variant)
     parts = _describe_sources(variant)

@@ -27,15 +27,16 @@ _ATOM = re.compile(r"\w*(\((?:[^()]|\([^()]*\))*\))?")
 def write_equation(variant: Variant) -> str:
     """Return the attention of one head as an equation in plain text.
 
-    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)", without output projection and causal mask, and
-    with ``value_rope = "counter"``. :func:`define_symbols` explains the symbols.
+    An example is "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The equation leaves out the output projection
+    and the causal mask, and assumes ``value_rope = "counter"``. :func:`define_symbols` explains
+    the symbols.
     """
     query, key, value = (_write_source(variant, one) for one in variant.sharing.roles.values())
     return write_mixture(variant, write_weights(variant, query, key), value)
 
 
 def write_weights(variant: Variant, query: str, key: str) -> str:
-    """Return the equation of the attention weights, from the equations of query and key."""
+    """Return the equation of the attention weights, given the equations of query and key."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
     first, second = map(_group, bare)
@@ -55,7 +56,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
-    """Return the equation of the weighted sum of values, from equations of its two factors."""
+    """Return the equation of the weighted sum, given the equations of weights and values."""
     value = _change(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
         return f"R⁻¹({weights} R({value}))"
@@ -70,7 +71,7 @@ def define_symbols(variant: Variant) -> tuple[str, ...]:
     if variant.k_rank or variant.v_rank:
         lines.append("A and B are the two factors of a low-rank projection")
     if variant.query_form == "map":
-        lines.append("M is a learned matrix of each query head")
+        lines.append("M is a learned matrix, one for each query head")
     if variant.is_normalised:
         lines.append("Σⱼ is the sum over the visible tokens j; a sum below 1e-6 counts as 1e-6")
     elif variant.core != "sima":

@@ -1,7 +1,9 @@
-"""The spelling of variants: one canonical label each; the papers' labels and tuples are read too.
+"""The spelling of variants as labels.
+
+Each variant has one canonical label. The papers' labels and tuples are parsed too.
 
 Grammar (docs/decisions/0002): ``BASE[/heads][+][@option...]``. BASE is a label such as ``Q-K=V`` or
-a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``. If
+a tuple such as ``q,k=v``. A query, key or value may carry a mark: ``Q[residual]``, ``K[r16]``. If
 layers differ, each label has a layer count, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
 """
 
@@ -76,7 +78,8 @@ def parse_variant(text: str) -> Variant:
         text: For example ``Q-K=V``, ``Q-GQA-4``, ``(Q=K-V)+``, ``q,k=v``, ``I-K=V/1@alibi``.
 
     Raises:
-        ValueError: for an unknown spelling (with the nearest known) or a meaningless combination.
+        ValueError: for an unknown spelling (the message has the nearest known spellings) or a
+            meaningless combination.
     """
     compact = "".join(text.split()).replace("–", "-").replace("−", "-")
     if "*" in compact:
@@ -102,7 +105,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def parse_label(text: str) -> AnyVariant:
-    """Parse a label as ``parse_variant``, or several with layer counts, ``QKV*3,Q-K=V*3``.
+    """Parse one label, or several labels with layer counts such as ``QKV*3,Q-K=V*3``.
 
     Raises:
         ValueError: as for :func:`parse_variant`, or for invalid layer counts.
@@ -139,14 +142,14 @@ def canonical_label(text: str) -> str:
 
 
 def as_label(given: AnyVariant | str) -> AnyVariant:
-    """Return a variant, or the variants of layers, unchanged; parse it if it is a label."""
+    """Parse a label; return a variant, or the variants of layers, unchanged."""
     if isinstance(given, LayerVariants):
         return given
     return parse_label(given) if isinstance(given, str) else as_variant(given)
 
 
 def as_variant(given: AnyVariant | str) -> Variant:
-    """Return a variant unchanged, or parse its label."""
+    """Parse a label; return a variant unchanged."""
     if isinstance(given, Variant):
         return given
     if isinstance(given, LayerVariants):
@@ -275,7 +278,7 @@ def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
 
 
 def _parse_option(text: str, prefix: str, kind: type[Any] | tuple[str, ...]) -> Any:
-    """Return the value of an option, or ``None`` if the text is another option."""
+    """Return the value of an option, or ``None`` if the text spells a different option."""
     value = text.removeprefix(prefix)
     if not text.startswith(prefix):
         return None

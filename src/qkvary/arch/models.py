@@ -1,4 +1,4 @@
-"""A whole model as a value: for each layer, everything that adds parameters, arithmetic or memory.
+"""A whole model as a value, with everything that adds parameters, arithmetic or memory.
 
 Networks of this package and configurations of published models become a ``Model``.
 """
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model, whether or not it can be built here."""
+    """A description of a model, whether or not this package can build the model."""
 
     name: str
     """Name in tables."""
@@ -63,7 +63,7 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``."""
+        """Return the model's fixed number of encoder tokens, or else ``given`` or ``context``."""
         if self.encoder is None:
             return 0
         if given is not None and given < 1:
@@ -134,7 +134,7 @@ def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[M
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
-    """Return each layer once, with the number of its occurrences.
+    """Return each distinct layer with the number of its occurrences.
 
     Layers are compared by identity, because comparing thousands of layers by value would be slow.
     """
@@ -146,7 +146,7 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a ``Model``, from which all costs are derived.
 
-    What a subclass of a kind in ``DESCRIPTIONS`` adds is not counted.
+    Anything that a subclass adds to a network class in ``DESCRIPTIONS`` is not counted.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:
@@ -173,14 +173,14 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation of one sublayer of a block; empty if blocks have none."""
+    """Return the normalisation of one sublayer as a tuple, empty if blocks have none."""
     kind = network.block.norm
     norm = Norm(network.d_model, bias=kind == "layernorm" and network.block.bias)
     return () if kind == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation after the last block; empty if there is none."""
+    """Return the normalisation after the last block as a tuple, empty if there is none."""
     return block_norms(network) if network.block.has_final_norm else ()
 
 

@@ -1,4 +1,4 @@
-"""The networks that have a name: those whose costs the papers print, and those for new work.
+"""The named networks: networks whose costs the papers print, and networks for new work.
 
 A name means the same network in Python, on the command line and in files.
 """
@@ -204,14 +204,14 @@ ALIASES: Mapping[str, str] = {
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
-    """Return the choice that a name or size means, in any spelling, or ``None``."""
+    """Return the choice that a name or size means in any spelling, or ``None`` if none does."""
     return find_name(ALIASES.get(spell(name), name), choices)
 
 
 def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
     """Return the network called ``name``.
 
-    A ``variant`` that names no positions gets those of the network.
+    A ``variant`` that names no positions gets the positions of the network.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.
@@ -229,7 +229,8 @@ def choose_network(
 ) -> LanguageModelConfig:
     """Return ``given`` if it is a network, or the network with the name ``given``.
 
-    Without ``given``, return the :func:`modern_network` of ``sizes``, where ``None`` is no size.
+    If ``given`` is ``None``, return the :func:`modern_network` of these ``sizes``; a size that is
+    ``None`` counts as not given.
     """
     if isinstance(given, str):
         given = find_network(given)

@@ -26,7 +26,7 @@ Pooling = Literal["none", "mean"]
 @stored("BlockConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
-    """The parts of a block around its attention layer."""
+    """Describes the parts of a block other than its attention layer."""
 
     d_ff: int
     """Inner width of the feed-forward network."""
@@ -105,7 +105,7 @@ class BlockConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The fields of every network: attention layers and the blocks around them."""
+    """The base of every network: its attention layers and the blocks around them."""
 
     attention: AttentionConfig | tuple[AttentionConfig, ...]
     """The attention of all layers, or one configuration per layer."""
@@ -153,7 +153,7 @@ class Network:
         """Return the same network with another attention variant in every layer.
 
         Raises:
-            ValueError: if it does not fit the network, or is for another number of layers.
+            ValueError: if the variant does not fit the network or the number of layers.
         """
         if isinstance(variant, Variant) and isinstance(self.attention, AttentionConfig):
             shared = replace(self.attention, variant=variant)
@@ -165,7 +165,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNetwork(Network):
-    """A network over tokens."""
+    """A network that reads token ids."""
 
     vocabulary: int
     """Number of distinct input tokens."""
@@ -180,7 +180,9 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic and the set-anomaly tasks: a class per token or per sequence.
+    """The encoder of the synthetic and set-anomaly tasks, which predicts classes.
+
+    It predicts one class per token or per sequence.
 
     Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """
@@ -225,7 +227,9 @@ class LanguageModelConfig(TokenNetwork):
         if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
             raise ValueError(f"expected a positive and finite logit cap, got {self.logit_cap}")
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal layers in a language model, got a bidirectional one")
+            raise ValueError(
+                "expected causal layers in a language model, got a bidirectional layer"
+            )
 
 
 @stored("VisionTransformerConfig")
@@ -260,7 +264,7 @@ class VisionTransformerConfig(Network):
             )
         check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
-            raise ValueError("expected bidirectional layers over patches, got a causal one")
+            raise ValueError("expected bidirectional layers over patches, got a causal layer")
 
     @property
     def patch_width(self) -> int:
@@ -295,7 +299,7 @@ CROSS_SHARINGS = {
 class EncoderDecoderConfig(TokenNetwork):
     """An encoder, and a decoder of equal depth that attends to the encoder's output.
 
-    ``attention`` and ``vocabulary`` are those of the decoder; the encoder is not causal.
+    ``attention`` and ``vocabulary`` describe the decoder. The encoder is not causal.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -319,7 +323,7 @@ class EncoderDecoderConfig(TokenNetwork):
     def __post_init__(self) -> None:
         super(EncoderDecoderConfig, self).__post_init__()
         if not all(layer.causal for layer in self.layers):
-            raise ValueError("expected causal layers in a decoder, got a bidirectional one")
+            raise ValueError("expected causal layers in a decoder, got a bidirectional layer")
         check_sizes(self, "source_vocabulary")
         check_rates(self, "embedding_dropout")
         if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
@@ -340,13 +344,13 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"{block.norm} and shared_blocks={self.shared_blocks}"
             )
         if any(layer.variant.decay != "none" for layer in self.layers):
-            raise ValueError("expected an encoder-decoder without a decay, got one with a decay")
+            raise ValueError("expected an encoder-decoder without a decay, got a decay")
         for layer in self.cross:
             own = layer.variant
             order = (own.keeps_state, own.window, own.stride, own.diagonal)
             if order != (False, None, None, "none"):
                 raise ValueError(
-                    "expected cross attention without a linear core, a window, a stride and "
+                    "expected cross attention without a linear core, a window, a stride or "
                     f"diagonal normalisation, got {format_label(own)}; set cross_sharing to none"
                 )
 
@@ -368,7 +372,7 @@ class EncoderDecoderConfig(TokenNetwork):
 
     @property
     def cross_kind(self) -> CrossSharing:
-        """The kind of cross attention that ``cross_sharing`` names."""
+        """The rule for cross attention that ``cross_sharing`` names."""
         if self.cross_sharing not in CROSS_SHARINGS:
             import_code(["qkvary.papers.cross_sharings"])
         check_word("cross_sharing", self.cross_sharing, tuple(CROSS_SHARINGS))

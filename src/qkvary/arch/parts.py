@@ -139,7 +139,7 @@ def given_sizes(
     kind: type[Any],
     required: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the sizes that a caller gave instead of a configuration of a ``kind``.
+    """Return the sizes that a caller gave instead of a configuration of type ``kind``.
 
     In ``sizes``, ``None`` means not given. Without a ``config``, all ``required`` must be given.
     """

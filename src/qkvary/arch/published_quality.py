@@ -1,4 +1,4 @@
-"""The quality that the papers print for their networks, in the numbers that plans quote.
+"""The published quality of the papers' networks, as plans quote it.
 
 ``papers`` has the full tables, and a test compares the two.
 """

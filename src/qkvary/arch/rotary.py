@@ -21,8 +21,8 @@ ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 class RotaryScaling:
     """The scaling of rotary frequencies for texts longer than those of pre-training.
 
-    ``linear``: one factor for all. ``dynamic`` (NTK): a larger base once a text exceeds the
-    original length. ``yarn``: the factor for long wavelengths, none for short ones, and a ramp
+    ``linear``: one factor for all frequencies. ``dynamic`` (NTK): a larger base once a text exceeds
+    the original length. ``yarn``: the factor for long wavelengths, none for short ones, and a ramp
     in between. ``llama3``: like ``yarn``, with a ramp linear in frequency. ``longrope``: lists of
     factors, one for texts up to the original length and one for longer texts.
 

@@ -18,11 +18,11 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """A map from the three roles to sources: learned projections, or the layer input ``x``.
+    """What query, key and value (the roles) read: learned projections, or the layer input ``x``.
 
-    Roles that read one source share it. A shared projection is called ``k`` if the key reads it,
-    otherwise ``v`` if the value reads it, otherwise ``q``. With that rule a sharing is exactly a
-    set partition of ``{q, k, v, x}``, and there are fifteen.
+    What a role reads is its source. Roles that read one source share it. A shared projection is
+    called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
+    With that rule a sharing is exactly a set partition of ``{q, k, v, x}``, and there are fifteen.
     """
 
     query: Source
@@ -43,7 +43,7 @@ class Sharing:
 
     @property
     def roles(self) -> dict[Role, Source]:
-        """The map itself, in the order query, key, value."""
+        """The source of each role, in the order query, key, value."""
         return {"query": self.query, "key": self.key, "value": self.value}
 
     @property
@@ -54,7 +54,7 @@ class Sharing:
 
     @property
     def cached(self) -> tuple[Source, ...]:
-        """The sources that autoregressive decoding has to keep: what key and value read."""
+        """The sources of key and value, which autoregressive decoding has to cache."""
         return (self.key,) if self.key == self.value else (self.key, self.value)
 
     @property
@@ -67,7 +67,10 @@ class Sharing:
         return tuple(role for role in ROLES if self.roles[role] == source)
 
     def format_label(self, marks: dict[Source, str]) -> str:
-        """Return the papers' label, such as ``Q-K=V``; marks follow the first role of a source."""
+        """Return the papers' label, such as ``Q-K=V``.
+
+        A mark follows the first role that reads the marked source.
+        """
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
             rest = "-I" if self.key == IDENTITY else marked
@@ -98,7 +101,7 @@ class Sharing:
 
 
 def share(query: str, key: str, value: str) -> Sharing:
-    """Build a sharing from any three names: equal names share, ``x`` is the layer input."""
+    """Build a sharing from three names. Equal names share; ``x`` is the layer input."""
     sources = _canonical_sources((query, key, value))
     return Sharing(query=sources[0], key=sources[1], value=sources[2])
 

@@ -1,6 +1,7 @@
-"""The table of variants: every label the papers name, and those that complete the picture.
+"""The table of variants: every label that the papers name, and labels that complete the picture.
 
-Any other label of the grammar works too; these are listed, and every contract test runs over them.
+Any other label of the grammar works too. The labels in this table are listed for users, and every
+contract test runs over them.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from qkvary.arch.variants import Variant
 
 @dataclass(frozen=True, slots=True)
 class NamedVariant:
-    """An entry of the table."""
+    """A variant of the table, with its origin and a remark."""
 
     label: str
     origin: str
@@ -39,7 +40,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q-GQA-2", "three projections", "head sharing combined with K=V"),
     NamedVariant("Q-MQA", "three projections", "one KV head of one tensor: the smallest cache"),
     NamedVariant("I-K-V", "query identity", "scores are linear in the learned weights"),
-    NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
+    NamedVariant("Q[residual]-K-V", "query identity", "the query contains the layer input"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
     NamedVariant("Q-K-I", "query identity", "query, key or value may be the identity"),
@@ -47,20 +48,20 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q-K[d/4]-V", "overview article"),
     NamedVariant("Q-K-V[d/4]", "this project"),
     NamedVariant("Q=V", "three projections", "not tested in the poster; no saving in the cache"),
-    NamedVariant("I-K=V", "this project", "parameters and cache of Q=K=V, but asymmetric"),
+    NamedVariant("I-K=V", "this project", "as small as Q=K=V, but scores are asymmetric"),
     NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
     NamedVariant("Q[map]=K-V", "this project", "between a shared and a separate query"),
     NamedVariant("Q[map]=K=V", "this project", "one projection; only the query has a map"),
     NamedVariant("Q[map]=K=V/1", "this project", "one KV head; a map for each query head"),
     NamedVariant("Q=K-I", "this project"),
     NamedVariant("Q=V-I", "this project"),
-    NamedVariant("Q-I-I", "this project", "caches the layer input alone"),
+    NamedVariant("Q-I-I", "this project", "caches only the layer input"),
     NamedVariant("I-K-I", "this project"),
-    NamedVariant("I-I-V", "this project", "raw inputs are compared"),
+    NamedVariant("I-I-V", "this project", "scores compare raw layer inputs"),
     NamedVariant("I-I-I", "this project", "no input projection at all"),
-    NamedVariant("Q=K=V@relative", "this project", "the only joint term that breaks the symmetry"),
+    NamedVariant("Q=K=V@relative", "this project", "the only position term with asymmetric scores"),
     NamedVariant("Q=K=V@alibi", "this project", "symmetric in (i, j), unlike the causal mask"),
-    NamedVariant("Q=K=V@rotary", "this project", "still a Gram matrix: R(i) k_i . R(j) k_j"),
+    NamedVariant("Q=K=V@rotary", "this project", "scores are a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant("Q-K=V@rotary", "this project", "three meanings: see value_rope"),
     NamedVariant("QKV@rotary", "standard attention"),
     NamedVariant("Q-K=V@decoupled-16@kv-norm", "this project", "portable form: a special MLA"),

@@ -1,4 +1,4 @@
-"""The score terms, role terms and cores that a variant can have.
+"""The score terms, role terms (of query, key and value) and cores that a variant can have.
 
 ``nn.terms`` computes score terms, ``nn.projections`` role terms, and ``nn.kernels`` cores.
 """
@@ -35,7 +35,7 @@ class RoleTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores; rotary positions rotate the roles."""
+    """The fields of a variant that determine its scores, rotations of query and key included."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j); weights of a 2D sinusoid give tau and g."""
@@ -88,19 +88,22 @@ class ScoreTerms(RoleTerms):
 
     @property
     def terms(self) -> tuple["TermEntry", ...]:
-        """The entries of the terms that the scores have, in the order of their application."""
+        """The table entries of the variant's terms, in the order of their application."""
         own = () if self.own is None else (OWN[self.own].entry,)
         return (*(term for term in TERMS if term.is_in(self)), *own)
 
     @property
     def core_name(self) -> str:
-        """The core, or the class from a user's file that replaces or wraps it."""
+        """The name of the core, or of a user's class that replaces or wraps the core."""
         return self.own or self.core
 
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A term that changes roles or scores; ``{value}`` in its texts is the value of its field."""
+    """A term that changes query, key, value or scores.
+
+    In the texts of a term, ``{value}`` stands for the value of the term's field.
+    """
 
     name: str
     """The field of :class:`ScoreTerms` that switches the term on, or a choice of that field."""
@@ -137,7 +140,7 @@ class TermEntry:
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """A score term, core or layer of a user's file."""
+    """A score term, core or layer that a user's file defines."""
 
     name: str
     """The name in labels, after ``@own-``."""
@@ -158,7 +161,7 @@ OWN: dict[str, OwnPart] = {}
 
 @dataclass(frozen=True, slots=True)
 class CoreEntry:
-    """A core: how the scores s q k^T become weights of the values."""
+    """A core is the rule by which the scores s q k^T become weights of the values."""
 
     name: Core
     """The value of :attr:`ScoreTerms.core`."""

@@ -95,7 +95,7 @@ class Variant(ScoreTerms):
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
                 "expected a query that shares its source with the key or the value for the map "
-                f"form, got a query that alone reads {query}; choices: Q[map]=K-V, Q[map]=V/g"
+                f"form, got a query that does not share {query}; choices: Q[map]=K-V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None
@@ -122,7 +122,7 @@ class Variant(ScoreTerms):
             raise ValueError("expected a learned key with a k_rank, got the layer input")
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with its own projection with a v_rank, got a value that reads "
+                "expected a value with its own projection for a v_rank, got a value that reads "
                 f"{self.sharing.value}"
             )
 
@@ -132,7 +132,7 @@ class Variant(ScoreTerms):
         is_shared = sharing.key == sharing.value != IDENTITY
         if self.kv_norm and not is_shared:
             raise ValueError(
-                "expected a learned tensor that key and value share for kv-norm, got "
+                "expected a key and a value that share a learned projection for kv-norm, got "
                 f"{given}; choices: Q-K=V, I-K=V, Q=K=V"
             )
         if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
@@ -147,8 +147,8 @@ class Variant(ScoreTerms):
         if not is_shared or sharing.query == sharing.key or self.k_rank:
             rank = f" with rank {self.k_rank}" if self.k_rank else ""
             raise ValueError(
-                "expected a key and a value that share one full projection, which the query does "
-                f"not read, for a latent, got {given}{rank}; choices: Q-K=V, I-K=V"
+                "expected, for a latent, a key and a value that share one full-rank projection "
+                f"that the query does not read, got {given}{rank}; choices: Q-K=V, I-K=V"
             )
         if self.positions == "rotary":
             raise ValueError(
@@ -164,7 +164,7 @@ class Variant(ScoreTerms):
                 f"{self.decoupled}"
             )
         if self.decoupled is not None and self.positions == "rotary":
-            raise ValueError("expected keys that are rotated in one way, got rotary and decoupled")
+            raise ValueError("expected rotary or decoupled positions, got both")
         if self.own is not None and self.own not in OWN:
             hint = suggest(self.own, OWN) if OWN else "no imported file registers a part"
             raise UnknownPartError(
@@ -195,7 +195,7 @@ class Variant(ScoreTerms):
             )
 
     def _check_core(self) -> None:
-        """Refuse the terms that have no meaning with the core."""
+        """Refuse terms that have no meaning with the core (the rule from scores to weights)."""
         core = CORES[self.core]
         some = dict.fromkeys(name for entry in CORES.values() for name in entry.fields)
         meaningless = [
@@ -226,13 +226,13 @@ class Variant(ScoreTerms):
 
     @property
     def cached(self) -> tuple[Source, ...]:
-        """The sources that decoding has to keep."""
+        """The sources that decoding has to cache."""
         rope = () if self.decoupled is None else (KEY_ROPE,)
         return (*self.sharing.cached, *rope)
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that contain the layer input itself, residual queries included."""
+        """The roles (query, key, value) that contain the layer input, residual queries included."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
@@ -290,7 +290,7 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network's layers, first to last, if they are not all the same."""
+    """The variants of a network's layers from first to last, if the layers differ."""
 
     runs: tuple[tuple[Variant, int], ...]
     """Variants, each with the number of consecutive layers that have it."""
@@ -301,7 +301,7 @@ class LayerVariants:
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
     def keep_positions(self, own: Variant) -> "AnyVariant":
-        """Return the variants, each completed with settings of ``own``."""
+        """Return each variant with the positions, norms and soft cap of ``own`` that it lacks."""
         return join_layers([one.keep_positions(own) for one in self.layers])
 
     def for_layers(self, num_layers: int) -> tuple[Variant, ...]:

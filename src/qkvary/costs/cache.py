@@ -96,7 +96,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Return the bytes of a layer's cache that keeps the ``kept`` newest of ``seen`` tokens."""
+    """Return a layer's cache bytes if it keeps only the ``kept`` newest of ``seen`` tokens."""
     form = _format(stored_as)
     coded, scales, plain = form.divide(seen, kept)
     return (
@@ -109,7 +109,7 @@ def entries_bytes(
 def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
     """Return the bytes of one token's entry in a layer's cache.
 
-    Every token counts as quantised, and scales that tokens share are left out.
+    The entry counts as quantised. Scales that several tokens share are left out.
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
@@ -187,7 +187,7 @@ def layerwise_cache_bytes(
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
     """Return the bytes that one more token adds after ``context`` tokens.
 
-    Each token counts with its share of every summary.
+    A summary of several tokens is divided equally among these tokens.
     """
     form = _format(stored_as)
     return sum(
@@ -196,9 +196,10 @@ def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "b
 
 
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """Return the bytes that one decoded token, the last of ``context``, reads from a layer's cache.
+    """Return the bytes that decoding the last token of ``context`` reads from a layer's cache.
 
-    Each stored tensor counts once; a layer that reads another layer's entries reads them again.
+    Each stored tensor counts once per layer. A layer that reads another layer's entries counts
+    them too.
     Cross attention is not included.
     """
     form = _format(stored_as)

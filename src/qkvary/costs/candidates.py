@@ -1,4 +1,4 @@
-"""The variants to compare for a model: its own, and variants that share projections or heads."""
+"""The variants to compare with a model's own variant: they share projections or heads."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ PUBLISHED_GROUP = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One row of a comparison."""
+    """A model that becomes one row of a comparison."""
 
     label: str
     """The canonical label of the variant, or ``as it is`` for layers of several kinds."""
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The name of a row: the label, plus the storage if it is unusual."""
+        """The label and, if the cache uses an exact saving, the method of the saving."""
         return self.label if self.saving is None else f"{self.label}, {self.saving}"
 
 
@@ -73,7 +73,7 @@ def own_label(model: Model) -> str:
 def choose_candidates(
     model: Model, labels: Sequence[AnyVariant | str] = (), *, all_sharings: bool = False
 ) -> Candidates:
-    """Return the given model, and the requested variants or the variants worth comparing.
+    """Return the given model with its requested variants, by default those worth comparing.
 
     With ``all_sharings``, these include sharing patterns that do not change the cache, and more
     choices of the number of KV heads.
@@ -99,7 +99,7 @@ def choose_candidates(
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
                 f"{name} has no joint positions{where}, unlike {model.name}: the core of {name} "
-                "does not support them"
+                "does not support such positions"
             )
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 
@@ -115,7 +115,7 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads."""
+    """Yield sharing patterns, first with the model's number of KV heads, then with fewer."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     layers = [layer for layer in layers if not isinstance(layer, RecurrentLayer)]
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]

@@ -77,7 +77,7 @@ class CostComparison:
         return row.cache_bytes / (self.batch * self.context)
 
     def state_bytes(self, row: CostRow) -> int | None:
-        """Return the bytes of a row's cache that do not grow with the context: its states."""
+        """Return the bytes of the states in a row's cache, which do not grow with the context."""
         if row.cache_bytes is None:
             return None
         return self.batch * model_state_bytes(row.candidate.model, self.cache)
@@ -93,7 +93,7 @@ def compare_model(
     cache: Format,
     encoder_tokens: int | None = None,
 ) -> CostComparison:
-    """Derive the costs of a model and of variants, by default of those worth comparing."""
+    """Derive the costs of a model and its variants, by default the variants worth comparing."""
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)
 
@@ -140,7 +140,7 @@ def choose_context(model: Model, requested: int | None) -> int:
 def collect_notes(
     model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
 ) -> list[str]:
-    """Return the limitations of a model's counted costs."""
+    """Return notes on the limitations of the counted costs."""
     kinds = (kind for row in candidates.rows for kind in count_kinds(row.model.layers))
     attentions = (layer.attention for layer, _ in kinds)
     variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))
@@ -152,6 +152,6 @@ def collect_notes(
     if model.max_tokens is not None and context > model.max_tokens:
         notes.append(
             f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the byte "
-            "counts are right, but the model is beyond its limit"
+            "counts are right, but the text is beyond the model's limit"
         )
     return [*notes, *candidates.notes]

@@ -54,9 +54,9 @@ class DecodeStep:
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the roofline time on a device, or on several that form one replica.
+        """Return the roofline time on one device, or on several devices that form a replica.
 
-        If the matrix rate is not known, this is the time to move the bytes, which is most of a
+        If the matrix rate is not known, this is the time to move the bytes, which takes most of a
         step.
         """
         memory, arithmetic = self._times(device)
@@ -90,7 +90,8 @@ def decode_step(
 ) -> DecodeStep:
     """Return the bytes and MACs of one decoding step.
 
-    Each stored tensor is read once; of ``devices`` that form a replica, each reads all it holds.
+    Each stored tensor is read once. If several ``devices`` form a replica, each device reads
+    everything that it holds.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
@@ -128,8 +129,8 @@ def read_weights(model: Model, *, batch: int) -> float:
     """Return the number of parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as a matrix. The encoder, and
-    the keys and values of its output, are already computed. Of the experts, the expected number of
-    distinct ones in the batch is counted, assuming uniform and independent routing.
+    the keys and values of its output, are already computed. The experts that count are the
+    expected number of distinct experts in a batch, assuming uniform and independent routing.
     """
     outside = _numbers((*model.head, *model.others, *model.norms)) + model.entries
     kinds = count_kinds(model.layers)

@@ -89,7 +89,7 @@ _OWN = Device(name="custom", title="a device of your own", memory_bytes=1, sourc
 
 
 def find_device(name: str) -> Device:
-    """Return the device called ``name``; the error for an unknown name has all choices."""
+    """Return the device called ``name``; the error for an unknown name lists all choices."""
     known = find_name(name, DEVICES)
     if known is not None:
         return DEVICES[known]
@@ -116,7 +116,9 @@ def choose_device(
     ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
     """
     if gpu is None and memory is None:
-        raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")
+        raise ValueError(
+            "expected a gpu such as a100-40gb, or a memory size such as 24GiB, got neither"
+        )
     device = _OWN if gpu is None else find_device(gpu)
     if memory is not None:
         device = replace(device, memory_bytes=parse_bytes(memory))

@@ -58,7 +58,7 @@ def default_chunk(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmCache:
-    """A pool of blocks that the layer groups of a model share."""
+    """The cache in vLLM: a pool of blocks that the layer groups of a model share."""
 
     context: int
     """Maximum tokens per sequence (``--max-model-len``)."""
@@ -82,20 +82,20 @@ class VllmCache:
         return pool // self.block_bytes
 
     def users(self, pool: int) -> int:
-        """Return the number of sequences of full length that a pool serves at once.
+        """Return how many sequences of full length fit in a pool at once.
 
         Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks but one.
         """
         return max(0, self.blocks(pool) - 1) // self.blocks_per_sequence
 
     def tokens(self, pool: int) -> int:
-        """Return the "GPU KV cache size" as the engine logs it since 0.20.1."""
+        """Return the "GPU KV cache size" in tokens, as vLLM logs it since 0.20.1."""
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What one layer needs: an entry per token, or a state."""
+    """The cache that one layer needs: an entry per token, or a state."""
 
     token_bytes: int = 0
     window: int | None = None
@@ -321,7 +321,7 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
 
 def _check_decoder(model: Model) -> None:
     if model.encoder is not None or not model.is_causal:
-        raise ValueError("expected a decoder-only model for an engine's cache, got another model")
+        raise ValueError("expected a decoder-only model for an engine's cache, got another kind")
 
 
 def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str, int | None]:

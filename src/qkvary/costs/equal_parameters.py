@@ -9,7 +9,7 @@ from qkvary.costs.parameters import network_parameters
 
 
 def match_parameters(network: Network, target: Network) -> Network:
-    """Return the network with the ``d_ff`` whose parameter count is nearest to the target.
+    """Return the network with the ``d_ff`` that brings its size nearest to the target's.
 
     Every channel of the feed-forward networks has the same number of parameters, so the counts
     for two widths determine the result. If two widths are equally near, the smaller is taken.

@@ -41,7 +41,7 @@ LONG = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """One exact method to store less, and the layers it applies to."""
+    """An exact method to shrink the cache, and the layers that it applies to."""
 
     method: Method
     """What the cache stores instead of keys and values."""
@@ -60,17 +60,17 @@ class Saving:
 
     @property
     def share_of_layers(self) -> float:
-        """The saved share of the cache in ``layers``."""
+        """The share of the cache in ``layers`` that the method saves."""
         return 1 - self.bytes_then / self.bytes_now
 
     @property
     def share_of_model(self) -> float:
-        """The saved share of the whole model's cache."""
+        """The share of the whole model's cache that the method saves."""
         return (self.bytes_now - self.bytes_then) / self.model_bytes_now
 
     @property
     def model_bytes_then(self) -> int:
-        """Bytes of one sequence's cache in all layers, with this method where possible."""
+        """Bytes of one sequence's cache in all layers, with this method where it applies."""
         return self.model_bytes_now - self.bytes_now + self.bytes_then
 
 
@@ -140,7 +140,7 @@ def find_savings(
     stored_as: Format,
     encoder_tokens: int | None = None,
 ) -> SavingsReport:
-    """Return the exact savings that the given weights allow.
+    """Return the exact savings that are possible without changing the weights.
 
     Counts the peak size of the cache up to ``context`` tokens, because memory has to hold it.
     """
@@ -185,7 +185,7 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the model with each method that shrinks the cache of a long sequence."""
+    """Return the changed model for each method that shrinks the cache of a long sequence."""
     methods: tuple[Method, ...] = get_args(Method)
     changed: dict[Method, Model | None] = {
         method: apply_saving(model, method) for method in methods
@@ -199,7 +199,7 @@ def apply_savings(model: Model) -> dict[Method, Model]:
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
-    """Return the model with one method applied wherever possible; ``None`` if nowhere possible."""
+    """Return the model with a method applied where it fits, or ``None`` if it fits nowhere."""
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
     if all(map(operator.is_, model.layers, changed)):
         return None

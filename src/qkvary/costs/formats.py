@@ -1,4 +1,4 @@
-"""Number formats in bytes: plain ones, and quantised ones with their scales counted.
+"""The bytes of number formats; those of quantised formats include their scales.
 
 A quantised format has a scale for each group of numbers of a row (``int4-g32``), or for each column
 over a block of rows (``int4-b32``). It may keep the newest rows unquantised (``-r16``), in 16 bits

@@ -168,11 +168,11 @@ def forward_macs(
 
 
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
-    """Return the MACs of one decoded token, with everything before it in the cache.
+    """Return the MACs of decoding one token if all earlier tokens are in the cache.
 
-    Decoding token by token takes as many MACs as one causal forward pass, except that with a stride
-    masked pairs are computed too, that the bias g(j) of ``+`` is computed again for every key, and
-    that scores and values of a latent are computed in the latent.
+    Decoding token by token takes as many MACs as one causal forward pass, with three exceptions.
+    With a stride, masked pairs are computed too. The bias g(j) of ``+`` is computed again for
+    every key. Scores and values of a latent are computed in the latent.
 
     Args:
         model: Any model that decodes.
@@ -196,7 +196,7 @@ def _check(tokens: int) -> None:
 
 
 def _sum(model: Model, layers: list[tuple[MacCount, int]], *, logits: int, other: int) -> MacCount:
-    """Return the sum over layers, each with its number, and over what is outside of layers."""
+    """Return the sum over layers, each with its number of occurrences, and over the rest."""
     head = sum(linear.weights * (1 if linear.is_pooled else logits) for linear in model.head)
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
@@ -290,10 +290,11 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
 
-    The cheaper of two ways is counted: projecting all stored inputs again, the new token's
-    included, or, if the key allows it, absorbing the key and value projections into the query and
-    output projections, so that scores and values are computed over the whole width of the layer.
-    For latents, the same holds for the second matrices of low-rank projections.
+    The cheaper of two ways is counted. One way projects all stored inputs again, the new token's
+    included. The other way is possible only for some keys: it absorbs the key and value
+    projections into the query and output projections, and computes scores and values over the
+    whole width of the layer. For latents, the same holds for the second
+    matrices of low-rank projections.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -387,7 +388,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through cached projections."""
+    """Return the MACs of one token through the projections whose results are cached."""
     return sum(projection_macs_per_token(config, source) for source in _stored(config))
 
 
@@ -406,7 +407,7 @@ def _made_macs(attention: ProjectedAttention) -> int:
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through uncached projections, the output and the query map."""
+    """Return the MACs of one token through uncached and output projections and query map."""
     variant = config.variant
     uncached: list[Source] = [
         source for source in variant.projections if source not in variant.cached

@@ -1,4 +1,4 @@
-"""The minimum memory that computing with a network takes, to refuse what cannot fit."""
+"""The minimum memory that a network needs, used to refuse networks that cannot fit."""
 
 from qkvary.arch.networks import TokenNetwork
 

@@ -59,11 +59,11 @@ class Costs:
 
 
 def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = "float32") -> Costs:
-    """Derive everything a network costs from its configuration.
+    """Derive all costs of a network from its configuration.
 
     Args:
         config: The network.
-        length: Tokens of a sequence; ``None`` means the longest.
+        length: Tokens of a sequence; ``None`` means the maximum length of the network.
         dtype: The dtype of the cache.
     """
     check_word("dtype", dtype, get_args(Dtype))

@@ -1,6 +1,7 @@
 """Parameters by part, derived from a model.
 
-Independent of ``nn``: both implement one specification, and a contract test compares them.
+This module is independent of ``nn``. Both implement one specification, and a contract test
+compares them.
 """
 
 from collections.abc import Iterable

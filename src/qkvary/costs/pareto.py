@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether a point is nowhere larger than another, and smaller in some coordinate.
+    """Return whether ``one`` is nowhere larger than ``other`` and smaller in some coordinate.
 
     Negate coordinates that should be large.
     """

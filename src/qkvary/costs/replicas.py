@@ -1,4 +1,6 @@
-"""One replica of a model on several devices: the part of the cache on each.
+"""The part of the cache that each device of a replica holds.
+
+A replica is one copy of the model on several devices.
 
 Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
 device. A tensor from which all heads make keys and values (a latent or the layer input) is on every
@@ -22,7 +24,7 @@ def device_cache_bytes(
 ) -> int:
     """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
 
-    With ``is_read``, return what that device reads for the last token of ``context``.
+    With ``is_read``, return the bytes that decoding the last token of ``context`` reads there.
     """
     seen = model.count_encoder_tokens(encoder_tokens, context)
 

@@ -58,7 +58,8 @@ class Demand:
     ) -> int:
         """Return one user's peak cache bytes on each of the devices that form a replica.
 
-        The peak is that of any context up to ``context``, by default the demand's context.
+        The peak is the maximum over all contexts up to ``context``, by default the demand's
+        context.
         """
         return device_cache_bytes(
             model,
@@ -120,14 +121,14 @@ class ServingPlan:
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    Replicas get the size with which all users need the fewest devices; of equally good sizes, the
-    smallest.
+    A replica gets as many devices as minimise the number of devices for all users. If several
+    sizes of replica are equally good, it gets the smallest size.
 
     Raises:
         ValueError: if the model does not decode.
     """
     if not model.is_causal:
-        raise ValueError("expected a causal model to plan a cache for, got a bidirectional one")
+        raise ValueError("expected a causal model to plan a cache for, got a bidirectional model")
     weights, user = weight_bytes(model, demand.weights), demand.user_bytes(model, cache)
     size, batch = _choose_replica(model, demand, cache, weights) or (None, 0)
     longest = _longest_context(model, demand, cache, weights, size or demand.replica_sizes[-1])
@@ -164,7 +165,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return the number of devices of a replica, and the number of its users; ``None``: no fit."""
+    """Return a replica's number of devices and of users, or ``None`` if the model does not fit."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:

@@ -1,4 +1,4 @@
-"""The costs of score terms and cores: one rule per entry of ``arch.terms``, under its name."""
+"""The costs of score terms and cores: each entry of ``arch.terms`` has a rule of its name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class TermCost:
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
-    """Return the rules of the terms that a layer has."""
+    """Return the cost rules of the terms that a layer has."""
     return (TERMS.get(term.name, _NOT_KNOWN) for term in config.variant.terms)
 
 

@@ -37,7 +37,7 @@ LOGIT_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """The training of one model on one device."""
+    """The plan for training one model on one device."""
 
     state_bytes: int
     """Bytes of weights, gradients and optimizer state."""
@@ -163,7 +163,7 @@ def activation_bytes(
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
-    """Return how many numbers one block keeps per token for its backward pass."""
+    """Return how many numbers per token one block keeps for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
     # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
@@ -192,9 +192,10 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 
 
 def _projected_numbers(attention: ProjectedAttention) -> int:
-    """Return the numbers per token of queries, keys, values and weighted sums, each tensor once.
+    """Return how many numbers per token queries, keys, values and weighted sums take.
 
-    A projection that is read both rotated and unrotated, or normalised, becomes two tensors.
+    Each tensor counts once. A projection that is read both rotated and unrotated, or normalised,
+    becomes two tensors.
     """
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing
@@ -227,7 +228,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return the numbers per token that linear attention saves besides queries, keys and values.
+    """Return how many numbers per token linear attention saves besides query, key and value.
 
     For a long sequence and the features 1 + elu (others save less), these are the features and
     values in chunks, the scores of each chunk, the state before it, and the sums before division.

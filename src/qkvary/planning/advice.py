@@ -1,4 +1,4 @@
-"""Advice on which variant to serve, from its costs and published quality.
+"""Advice on which variant to serve, based on costs and published quality.
 
 A variant is dominated by another variant that needs no more cache and is no worse by the published
 numbers. The published numbers come from one seed and are rounded, so each number gets an interval
@@ -41,7 +41,7 @@ SMALL = 600_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedVariant(Candidate):
-    """One variant with its cache in one format."""
+    """One variant, served with its cache in one format."""
 
     plan: ServingPlan
     state_bytes: int
@@ -68,7 +68,7 @@ def serve_variants(
 ) -> tuple[ServedVariant, ...]:
     """Plan every candidate in every format, and compare candidates within a format.
 
-    A candidate that stores only states is planned in the first format alone. ``size`` names the
+    A candidate that stores only states is planned in the first format only. ``size`` names the
     papers' model from which the published changes in perplexity are taken. Hidden candidates are
     not returned, but they can dominate the returned candidates.
     """
@@ -111,7 +111,7 @@ def serve_variants(
 def published_change(candidate: Candidate, size: Size) -> Quality | None:
     """Return the published quality of a variant, or ``None``.
 
-    Head sharing is matched by group size: GQA-4 of 16 heads and GQA-8 of 32 are equivalent.
+    Head sharing is matched by group size: GQA-4 of 16 heads matches GQA-8 of 32 heads.
     """
     if candidate.label == AS_IT_IS:
         return None
@@ -169,7 +169,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield a sentence on converting the model to half its cache size, if that is possible."""
+    """Yield a sentence on a conversion that halves the model's cache, if that is possible."""
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"
@@ -187,7 +187,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
 
 
 def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the size of the largest model for one device, if the given one needs several."""
+    """Yield the largest model size that fits one device, if the given model does not fit."""
     if original.plan.devices_per_replica == 1:
         return
     left = demand.usable_bytes - original.plan.user_bytes
@@ -204,7 +204,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
 
 
 def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield more serving advice, one sentence each, from the plans in the first cache format."""
+    """Yield more advice in single sentences, from the plans in the first cache format."""
     first = [row for row in served if row.cache == served[0].cache]
     frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
     if frontier:
@@ -249,7 +249,7 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
-    """Return the distinct limitations of the published numbers that were used."""
+    """Return the limitations of the published numbers that were used, each once."""
     qualities = [quality for quality in found_qualities if quality is not None]
     sources = [
         "The published changes in perplexity were measured on a language model of "
@@ -272,7 +272,7 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
 
 
 def _held(plan: ServingPlan) -> str:
-    """Return the users per replica, and the devices for all users, in words."""
+    """Describe how many users fit on a replica, and how many devices serve all users."""
     if plan.devices is None:
         return "the devices have no room for even one user's cache beside the weights"
     users = count(plan.users_per_replica, "user")

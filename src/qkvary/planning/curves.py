@@ -43,9 +43,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCurves:
-    """The cache of one user against the context.
+    """The chart of one user's cache size against the context.
 
-    Each line shows bytes by number of tokens; rows with equal caches share a line.
+    Each line shows the bytes for each number of tokens. Rows with equal caches share a line.
     """
 
     curves: tuple[Curve, ...]
@@ -66,7 +66,7 @@ class CacheCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPoint(Quality):
-    """The quality of a variant that the papers trained, and its place in a chart."""
+    """The quality of a variant that the papers trained, and its point in the chart."""
 
     share: float
     """The cache as a share of QKV's."""
@@ -77,7 +77,7 @@ class PublishedPoint(Quality):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPoints:
-    """The papers' changes of perplexity against the size of the cache, for one model size."""
+    """The chart of published changes in perplexity against cache size, for one model size."""
 
     size: Size
     points: tuple[PublishedPoint, ...]
@@ -87,9 +87,9 @@ class QualityPoints:
 
 
 def compute_cache_curves(plan: Plan) -> CacheCurves | None:
-    """Compute the cache of one user against the context; ``None`` if no row has a cache.
+    """Compute one user's cache size for each context; ``None`` if no row has a cache.
 
-    The cache is in the plan's first format, at its peak during decoding.
+    The size is the peak during decoding, in the first cache format of the plan.
     """
     model, demand, cache = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
@@ -125,7 +125,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
 
 
 def compute_quality_points(size: Size) -> QualityPoints:
-    """Compute the papers' quality against the size of the cache, for one model size."""
+    """Compute the cache size and published quality of each variant, for one model size."""
     found = qualities(size)
     ranked = sorted(found, key=lambda quality: quality.change_percent)
     costs = {quality.variant: cache_bytes(quality.variant, size) for quality in found}
@@ -164,7 +164,7 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return both ends of the context axis, which are powers of 2, and the contexts to compute."""
+    """Return the ends of the context axis (powers of 2) and the contexts to compute."""
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))

@@ -1,4 +1,4 @@
-"""What engines allocate for a demand, compared with the exact minimum.
+"""The cache memory that engines allocate, compared with the exact minimum.
 
 vLLM divides the heads among the devices of a replica; llama.cpp and transformers divide the layers.
 Never imports torch.
@@ -39,7 +39,10 @@ class EngineRow:
 
 
 def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[EngineRow, ...]:
-    """Return the minimum and what each engine allocates, in a plan's format and on its devices."""
+    """Return one row for the minimum, and one row for what each engine allocates.
+
+    The cache has the format of ``plan``, and the model runs on its number of devices.
+    """
     devices = plan.devices_per_replica or 1
     weights = -(-weight_bytes(model, demand.weights) // devices)
     free = max(0, demand.usable_bytes - weights)
@@ -48,7 +51,7 @@ def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[En
             engine="the exact minimum",
             user_bytes=plan.user_bytes,
             users=plan.users_per_replica,
-            remark="each tensor that decoding needs, once",
+            remark="each tensor that decoding needs is stored once",
         )
     ]
     for engine, make in ((VLLM, _vllm), (LLAMA_CPP, _llama_cpp), (TRANSFORMERS, _transformers)):

@@ -1,4 +1,4 @@
-"""A complete plan as a value: question, answers per variant, advice and limitations.
+"""A complete plan as a value: the question, a row per variant, advice and limitations.
 
 Never imports torch.
 """
@@ -32,7 +32,7 @@ from qkvary.planning.training_advice import Regime, TrainedVariant, advise_train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The results of a plan, for serving or for training: one row per variant, and advice."""
+    """The results of a plan for serving or training: one row per variant, and advice."""
 
     rows: tuple[ServedVariant, ...] = ()
     """One row for every variant in every format of the cache; none for training."""
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question together with its answer, in the form that reports show."""
+    """A question about serving or training with its answer, as reports show them."""
 
     model: Model
     layers: str
@@ -85,7 +85,7 @@ def make_plan(
         model: The model.
         demand: The workload and the device.
         formats: The formats of the cache, at least one.
-        labels: The variants, or their labels; if empty, those worth comparing.
+        labels: The variants, or their labels; if empty, the variants worth comparing.
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
         regime: The settings of training.

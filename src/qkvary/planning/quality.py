@@ -31,7 +31,7 @@ _DILUTED = (
     "real token is larger than the published change, as the study lm-dilution shows."
 )
 _SHIPPED_GROUPS = (
-    "The released script for Q-GQA has 8 KV heads (75 % less cache), where the table says 4."
+    "The released script for Q-GQA has 8 KV heads (75 % less cache); the table says 4."
 )
 _STOPPED_EARLY = (
     "Reported at step 7,500 of 8,477, after 8.85B positions; learning rate, warm-up and batch "
@@ -63,7 +63,7 @@ class Quality:
 
     @property
     def recomputed(self) -> str:
-        """The change computed from the published perplexities, to the digits that they allow."""
+        """The change computed from the published perplexities, rounded to reliable digits."""
         return f"{self.change_percent:+.{useful_decimals(self.low, self.high)}f}"
 
     @property
@@ -77,9 +77,9 @@ class Quality:
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
-    """Return a variant's published change in perplexity relative to QKV; None without one.
+    """Return a variant's published change in perplexity relative to QKV, or ``None``.
 
-    The papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
+    At 300M, the papers have GQA-4 with 16 heads; at 1.2B, they have GQA-8 with 32 heads.
     """
     variant = canonical_label(label)
     table = LANGUAGE_MODELS[size]
@@ -111,9 +111,10 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def compare(
     places: Mapping[str, tuple[float, Quality]],
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
-    """Return for each variant whether it is dominated, how certainly, and by which variants.
+    """Return whether each variant is dominated, how certain that is, and by which variants.
 
-    A dominating variant costs no more and is no worse, and is strictly better in one of the two.
+    A variant that dominates another costs no more and is no worse, and it is strictly better in
+    cost or in quality.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -158,6 +159,6 @@ def _caveats(variant: str, size: Size) -> list[str]:
             f"GQA-{half:.0f} has a cache of the same size, but the papers never compared it with "
             "this variant."
             if half >= 1
-            else "Head sharing alone cannot make so small a cache with heads of this size."
+            else "Head sharing alone cannot make the cache this small with heads of this size."
         )
     return found

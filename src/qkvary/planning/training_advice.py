@@ -1,4 +1,4 @@
-"""Advice on which variant to train, from throughput, memory and published quality.
+"""Advice on which variant to train, based on speed, memory and published quality.
 
 Never imports torch.
 """
@@ -19,7 +19,7 @@ from qkvary.text.numbers import Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """The settings of training."""
+    """The settings of the training that is planned."""
 
     precision: Precision = "mixed"
     """For training: 16-bit with 32-bit master weights, or fp32."""
@@ -31,7 +31,7 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedVariant:
-    """One variant, planned for training on one device."""
+    """One variant with its plan for training on one device."""
 
     label: str
     is_original: bool
@@ -111,14 +111,14 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
 
 
 def _explain_misfit(base: TrainedVariant) -> str:
-    """Return a sentence on why a model does not fit one device, with a remedy."""
+    """Return a sentence that says why a model does not fit one device and what helps."""
     if base.plan.free_bytes < 0:
         return (
-            "The weights, gradients and optimizer of the given model do not fit on one device, "
-            "however short the sequence: shard them."
+            "The weights, gradients and optimizer state of the given model do not fit on one "
+            "device, however short the sequence is: shard them."
         )
     fewer = "" if base.plan.checkpointing else "keep fewer activations (--checkpointing), "
     return (
-        "No sequence fits with the weights, gradients and optimizer of the given model on one "
-        f"device: shard them, {fewer}or shorten --context."
+        "The weights, gradients and optimizer state of the given model leave no room for a "
+        f"sequence on one device: shard them, {fewer}or shorten --context."
     )

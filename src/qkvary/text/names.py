@@ -63,14 +63,14 @@ def _hyphenated(text: str) -> str:
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
-    """Join names as in a sentence."""
+    """Join names with commas and a last word, as in a sentence."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def spell(name: str) -> str:
-    """Return a name as look-ups compare it: lower case, hyphens for blanks and underscores."""
+    """Return a name in lower case, with hyphens for blanks and underscores, for comparisons."""
     return re.sub(r"[\s_]+", "-", name.strip().casefold())
 
 
@@ -113,7 +113,7 @@ def markdown(text: str) -> str:
 
 
 def typed_seeds(seeds: Sequence[int]) -> str:
-    """Format seeds for the command line: ``0-7``, or ``1,3,5``."""
+    """Format seeds as they are typed on the command line: ``0-7`` or ``1,3,5``."""
     ordered = sorted(seeds)
     if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}-{ordered[-1]}"

@@ -23,7 +23,7 @@ def ten_to_the(exponent: int) -> str:
 
 
 def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
-    """Format a number with significant digits, never as 1e-05."""
+    """Format a number with significant digits, never in the form 1e-05."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -113,14 +113,14 @@ def scaled(value: float | None, step: int, units: Sequence[str], digits: int) ->
 
 
 def change(value: float, base: float) -> str:
-    """Format how much a value differs from a base, as a signed percentage."""
+    """Format the change from ``base`` to ``value`` as a signed percentage."""
     if value == base:
         return "=" if base else ""
     return f"{trim(real(100 * (value / base - 1), 3, sign=True))} %" if base else "new"
 
 
 def tick(value: float) -> str:
-    """Format a tick label as short as possible."""
+    """Format a number as the shortest tick label of an axis."""
     if value != 0 and abs(value) >= 1000:
         return compact(value).replace(" ", "")
     return trim(real(value, 6)) if value else "0"
@@ -181,7 +181,7 @@ def data_size(value: float | None, digits: int = 3) -> str:
 
 
 def tokens(number: float) -> str:
-    """Format a number of tokens on an axis: 32k is 32,768."""
+    """Format a number of tokens for an axis, such as 32k for 32,768."""
     for size, letter in ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "k")):
         if number >= size and number % (size / 4) == 0:
             return f"{number / size:g}{letter}"
@@ -240,9 +240,9 @@ def parse_count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Annotates a parameter with the function that converts a caller's argument.
+    """An annotation with the function that converts a caller's argument.
 
-    For example, the function converts the text ``32k`` to the number 32,768.
+    For example, such a function converts the text ``32k`` to the number 32,768.
     """
 
     read: Callable[[Any, str], Any]

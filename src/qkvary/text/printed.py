@@ -1,4 +1,4 @@
-"""Numbers as papers print them, known up to the last printed digit."""
+"""Numbers that papers print, which are known only up to the last printed digit."""
 
 import math
 import re
@@ -30,9 +30,9 @@ WIDE_INTERVAL = 0.2
 
 
 def printed_step(figure: PrintedFigure) -> float:
-    """Return the unit of the last printed digit, in the unit of the value: 0.1 for ``+3.1%``.
+    """Return the step between neighbouring printed numbers, such as 0.1 for ``+3.1%``.
 
-    ``423k`` with the value 423,000 has the step 1,000. A number in words has the step 1.
+    The step of ``423k``, whose value is 423,000, is 1,000. A number in words has the step 1.
     """
     match = _NUMBER.search(figure.printed)
     if match is None:
@@ -52,10 +52,10 @@ def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
 
 
 def coarse_step(figure: PrintedFigure) -> float:
-    """Return the step if trailing zeros are not significant: 100 for ``5,900``.
+    """Return the step if trailing zeros are not significant, such as 100 for ``5,900``.
 
-    The first two digits always count as significant; after "about" only the first does, so that
-    ``~30%`` has the step 10.
+    The first two digits always count as significant. After "about", only the first digit does, so
+    that ``~30%`` has the step 10.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:
@@ -78,12 +78,12 @@ def useful_decimals(low: float, high: float) -> int:
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
-    """Return whether rounding a number gives the printed one; ties may round either way."""
+    """Return whether rounding gives the printed number; ties may round either way."""
     return abs(number - printed) <= step * (0.5 + _SLACK)
 
 
 def truncates_to(number: float, printed: float, step: float) -> bool:
-    """Return whether truncating a number gives the printed one."""
+    """Return whether truncating a number gives the printed number."""
     cut = math.trunc(number / step + math.copysign(_SLACK, number)) * step
     return abs(cut - printed) <= step * _SLACK * 10
 

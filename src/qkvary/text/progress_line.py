@@ -29,12 +29,12 @@ def ignore(*_values: object) -> None:
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Return a display that shows nothing, used if no progress display is given."""
+    """Return a display that shows nothing, for callers that want no progress display."""
     return nullcontext(ignore)
 
 
 class ProgressLine:
-    """Shows progress: on a terminal in one line that is updated, elsewhere in occasional lines."""
+    """Shows progress in one line that is updated, or in occasional lines outside a terminal."""
 
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
@@ -77,7 +77,7 @@ class ProgressLine:
 
     @classmethod
     def clear_all(cls) -> None:
-        """Clear the line that is drawn, if one is."""
+        """Clear every progress line that is drawn."""
         for line in list(cls._drawn_lines):
             line.clear()
 

@@ -34,10 +34,10 @@ def test_every_file_that_declares_families_is_in_the_table() -> None:
 )
 def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
     """A reading as the nearest family, or as Llama, would give wrong numbers without a word."""
-    with pytest.raises(ValueError, match="known ones such as llama") as caught:
+    with pytest.raises(ValueError, match="known families such as llama") as caught:
         read_model({**load("llama-3.1-8b"), "model_type": model_type}, "mine")
     said = str(caught.value)
-    assert f"{got} as one of these could" in said
+    assert f"{got} as a known family could" in said
     assert f"one of {len(FAMILIES)} known" in said
     assert "did you mean" not in said
 
@@ -46,7 +46,7 @@ def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
     model = read_model({"model_type": "seer", "text_config": load("llama-3.1-8b")}, "seer")
     assert model.layers == read("llama-3.1-8b").layers
     assert model.notes == (NOTE,)
-    with pytest.raises(ValueError, match="got 'seer'; reading it as one"):
+    with pytest.raises(ValueError, match="got 'seer'; reading it as a known"):
         read_model({"model_type": "seer", "text_config": {"hidden_size": 24}}, "seer")
     with pytest.raises(ValueError, match="expected a nested configuration for text_config"):
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")

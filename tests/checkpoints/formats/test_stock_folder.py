@@ -139,7 +139,7 @@ def change(folder: Path, **fields: Any) -> None:
         ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, but fewer tensors"),
         ("llama", {"model_type": "qwen2"}, DamagedError, "lacks the tensor model.layers.0.self_at"),
         ("llama", {"model_type": "mamba"}, UsageError, "expected a supported family (gpt2, l"),
-        ("llama", {"model_type": "seer"}, UsageError, "known ones such as llama"),
+        ("llama", {"model_type": "seer"}, UsageError, "known families such as llama"),
     ],
 )
 def test_other_networks_are_refused(

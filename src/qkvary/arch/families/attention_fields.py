@@ -73,7 +73,7 @@ def rotary_section(fields: Fields) -> Fields:
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return the rotary positions, read from their own section or the file's top level."""
+    """Return the rotary positions, from their own section or from the file's top level."""
     nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")
@@ -84,7 +84,7 @@ def read_rotation(
 
 
 def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
-    """Return one value per entry of ``kinds``, each distinct kind built once."""
+    """Return ``build(kind)`` for each entry of ``kinds``, called once per distinct kind."""
     different = len(set(kinds))
     if different > MOST_KINDS:
         raise ValueError(f"expected layers of at most {MOST_KINDS} kinds, got {different:,}")
@@ -120,7 +120,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention, with its own indexer or that of an earlier layer."""
+    """Return the latent attention, which has its own indexer or an earlier layer's indexer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -143,6 +143,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note on multi-token prediction layers, whose default number is ``predicts``."""
+    """Return a note if there are multi-token prediction layers, by default ``predicts``."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("the layers that predict further tokens are not counted",) if further else ()

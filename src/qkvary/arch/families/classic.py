@@ -20,7 +20,7 @@ OPT_OFFSET = 2
 
 
 def _read_gpt2(fields: Fields, name: str, *, may_share_heads: bool = False) -> Model:
-    """Return a GPT-2, or a StarCoder, whose KV head all query heads may share."""
+    """Return a GPT-2 or a StarCoder. In a StarCoder, all query heads may share one KV head."""
     fields.allow({"add_cross_attention": (False,)})
     heads = _gpt_heads(fields)
     if may_share_heads and fields.flag("multi_query", default=True):
@@ -110,7 +110,7 @@ def _read_falcon(fields: Fields, name: str) -> Model:
         rotation=read_rotation(fields),
     )
     shared = heads.count // kv_count
-    note = f"transformers stores keys and values {shared} times, once for every query head"
+    note = f"transformers stores keys and values {shared} times, once per query head of a group"
     return _build(fields, name, layer, notes=(note,) if new and shared > 1 else ())
 
 

@@ -1,4 +1,4 @@
-"""The decoders that differ from Llama in a few choices: each family is one entry.
+"""The decoders that differ from Llama in a few choices. Each family is one table entry.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

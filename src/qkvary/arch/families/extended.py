@@ -229,7 +229,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return a LongCat, whose blocks count as two layers, of which the first has experts."""
+    """Return a LongCat. Each block counts as two layers, and the first layer has experts."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

@@ -22,9 +22,9 @@ _SHORT.maxlevel = 2
 class Fields:
     """The content of one configuration; ``family`` names the model family in error messages.
 
-    Methods take the names of one field, the current name first; the first name present counts.
-    A null counts as absent, and an absent field has its default. A missing or invalid value raises
-    ``ValueError``.
+    Each method takes the current name of one field, then its other names, and reads the first
+    name that is present. A null counts as absent, and an absent field has its default. A missing
+    or invalid value raises ``ValueError``.
     """
 
     def __init__(self, content: Mapping[str, object], family: str) -> None:
@@ -55,19 +55,19 @@ class Fields:
         return self._whole(names, least=1)
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return a whole number of at least 0."""
+        """Return a whole number of at least 0; an absent field has the default."""
         found = self._whole(names, least=0)
         return default if found is None else found
 
     def layers(self, *names: str) -> int:
-        """Return a plausible number of layers, which is required."""
+        """Return the number of layers, which is required and must be plausible."""
         found = self.size(*names)
         if found > MOST_LAYERS:
             raise self._wrong(names, f"at most {MOST_LAYERS:,} layers", found)
         return found
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return a value that must be true or false."""
+        """Return a true or false value; any other value is refused."""
         value = self._find(names)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
@@ -138,7 +138,7 @@ class Fields:
         return self.section(name) or Fields({}, self.family)
 
     def allow(self, supported: Mapping[str, tuple[object, ...]]) -> None:
-        """Refuse values of some fields other than the supported ones; a null is supported."""
+        """Refuse fields whose values are not in ``supported``; a null is always allowed."""
         for name, values in supported.items():
             if self.has(name) and self.content[name] not in values:
                 raise self.refuse(name, " or ".join(str(one).lower() for one in values) or "null")

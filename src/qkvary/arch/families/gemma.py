@@ -172,7 +172,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """Return the model with a second embedding of each token; each layer reads its own part."""
+    """Return the model with a second token embedding, of which each layer reads its part."""
     rows = fields.size("vocab_size_per_layer_input")
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(d_model, width), Linear(width, d_model)
@@ -277,7 +277,7 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
 
 
 def _read_widths(fields: Fields, layers: int) -> list[int]:
-    """Return the inner width of each layer, from a list or one number for all."""
+    """Return the inner width of each layer, from a list or from one number for all layers."""
     name = "intermediate_size"
     given = fields.content.get(name)
     listed = given if isinstance(given, list | tuple) else [given] * layers

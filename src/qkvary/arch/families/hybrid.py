@@ -1,4 +1,4 @@
-"""Models that are mostly layers with a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
+"""Models in which most layers keep a state, such as Mamba, Nemotron H, RWKV 4 and xLSTM.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -101,7 +101,9 @@ def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
     types = [names[str(listed[index % len(listed)])] for index in range(count)]
     inner = fields.size("intermediate_size")
     if inner % 2:
-        raise fields.refuse("intermediate_size", "an even number (each matrix has half of it)")
+        raise fields.refuse(
+            "intermediate_size", "an even number, because each matrix has half the width"
+        )
     given = fields.replace(
         layer_types=types,
         sliding_window=fields.size("attention_window_size", "sliding_window", default=2048),

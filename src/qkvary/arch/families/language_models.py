@@ -1,4 +1,4 @@
-"""Hugging Face configurations as language models that can be built here.
+"""Functions that turn Hugging Face configurations into language models of this package.
 
 A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use.
 
@@ -46,7 +46,7 @@ PLAIN: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The differences of a family from Llama that do not affect costs."""
+    """How a family differs from Llama in ways that do not affect costs."""
 
     activation: str = "hidden_act"
     """The configuration's field with the activation."""
@@ -268,7 +268,7 @@ def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
 
 
 def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
-    """Return the maximum length: as configured or, if longer, as the rotary scaling allows."""
+    """Return the larger of the configured length and the length that rotary scaling allows."""
     longest = fields.size("max_position_embeddings")
     scaled = [
         int(one.factor * one.original_tokens)

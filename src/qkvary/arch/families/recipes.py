@@ -44,7 +44,7 @@ SHARED_WIDTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The structure of a family's mixture-of-experts layers, and its fields that configure them."""
+    """How a family builds its mixture-of-experts layers, and which fields configure them."""
 
     width: str = "moe_intermediate_size"
     """The field with the inner width of an expert."""
@@ -65,7 +65,7 @@ class Routed:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRecipe:
-    """The attention layers of a family: their structure, and the fields that configure them."""
+    """How a family builds its attention layers, and which fields configure them."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
@@ -86,7 +86,7 @@ class AttentionRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRecipe:
-    """Which layers of a family have a window, a state, or full attention."""
+    """Tells which layers of a family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
     """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
@@ -103,7 +103,7 @@ class LayerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRecipe:
-    """The dense feed-forward networks and the normalisations of a family."""
+    """How a family builds its dense feed-forward networks and its normalisations."""
 
     mlp_bias: Flag = False
     """Whether dense feed-forward networks and shared experts have biases."""
@@ -127,7 +127,7 @@ class BlockRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
-    """The differences of a model family from Llama."""
+    """How a model family differs from Llama, so that its configurations can be read."""
 
     routed: Routed | None = None
     tied: bool | None = False
@@ -150,7 +150,7 @@ class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Properties in which the layers of one model differ."""
+    """The properties in which the layers of one model may differ."""
 
     mixing: str
     """The name in the list of layers."""
@@ -206,7 +206,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
 
 
 def complete(recipe: Recipe, fields: Fields) -> Fields:
-    """Return the fields that are read, filling in those that published files leave out."""
+    """Return the fields that the family reads, with defaults for fields that are absent."""
     content = {**recipe.defaults, **fields.content}
     read_here = {name: one for name, one in content.items() if name not in recipe.ignored}
     return Fields(read_here, fields.family)
@@ -330,7 +330,7 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
 
 
 def read_experts(recipe: Recipe, fields: Fields) -> Experts:
-    """Return the experts of a layer, in a family with experts."""
+    """Return the experts of a layer; the family must have experts."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
     width = fields.size(routed.width)
@@ -369,7 +369,7 @@ def _heads(fields: Fields) -> Heads:
 
 
 def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
-    """Return the rotation fields of one kind of layer as if the model had no other kind."""
+    """Return the rotation fields that apply to one kind of layer."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
     name, base = recipe.local_base or ("rope_theta", recipe.rotary_base)
@@ -391,7 +391,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
 
 
 def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
-    """Return sizes, window, rotation and biases of an attention layer."""
+    """Return the configuration of an attention layer, from sizes to rotation and biases."""
     bias = read_flag(fields, recipe.bias)
     return _heads(fields).attend(
         window=kind.window,

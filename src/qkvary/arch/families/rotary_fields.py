@@ -37,7 +37,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
-    """Return the scaling of ``channels`` rotated channels of a head, ``None`` for plain ones."""
+    """Return the scaling of a head's rotated ``channels``, or ``None`` if there is none."""
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):
@@ -53,7 +53,8 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
         if section.has(name) and name not in known:
             raise section.refuse(name, f"no value, because {form} scaling has no such field,")
     if form != "yarn" and section.has(GROWTH):
-        raise section.refuse(GROWTH, "no scaling of queries by position without rope type yarn")
+        reason = "no value, because only rope type yarn scales queries by position,"
+        raise section.refuse(GROWTH, reason)
     if form == PLAIN:
         return None
     scaling = _read_form(form, section, fields)
@@ -148,7 +149,7 @@ def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
 
 
 def _original(section: Fields, fields: Fields) -> int:
-    """Return the context before scaling; as in transformers, the top level of the file wins."""
+    """Return the context before scaling. The file's top level wins, as in transformers."""
     inside, outside = (one.optional_size(ORIGINAL) for one in (section, fields))
     return outside or inside or fields.size(LONGEST)
 

@@ -28,7 +28,7 @@ def published_configs() -> Mapping[str, PublishedConfig]:
 
 
 def name_sizes() -> tuple[str, ...]:
-    """Return all names, the networks of this package first."""
+    """Return the names of all models. The networks of this package come first."""
     return (*NETWORKS, *published_configs())
 
 
@@ -38,7 +38,7 @@ def has_size(name: str) -> bool:
 
 
 def load_size(name: str) -> Model:
-    """Return the model of a name such as ``lm-300m``, ``300M`` or ``llama-3.1-8b``."""
+    """Return the model called ``name``, such as ``lm-300m``, ``300M`` or ``llama-3.1-8b``."""
     known = _find(name)
     if known is None:
         near, choices = suggest_sizes(name), ", ".join(name_sizes())

@@ -43,8 +43,8 @@ def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
     if family is None:
         got = str(config.get("model_type"))[:60]
         raise ValueError(
-            f"expected model_type to be one of {len(FAMILIES)} known ones such as llama, qwen3 and "
-            f"gemma3, got {got!r}; reading it as one of these could give wrong numbers"
+            f"expected model_type to be one of {len(FAMILIES)} known families such as llama, qwen3 "
+            f"and gemma3, got {got!r}; reading it as a known family could give wrong numbers"
         )
     if part is None:
         return family, Fields(config, family)

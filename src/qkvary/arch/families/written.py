@@ -1,4 +1,6 @@
-"""Language models as Hugging Face configurations, the inverse of ``language_models``.
+"""Functions that write language models as Hugging Face configurations.
+
+They are the inverse of ``language_models``.
 
 A family can express a network if the written configuration reads back as the same network.
 """
@@ -26,7 +28,7 @@ _PARTIAL = ("phi3", "stablelm", "gpt_neox")
 
 
 class Written(NamedTuple):
-    """A network as a Hugging Face configuration."""
+    """A network that is written as a Hugging Face configuration."""
 
     family: str
     """The ``model_type``."""
@@ -40,9 +42,10 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 
 
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
-    """Return the configuration in a family's format, ``None`` if it cannot express the network.
+    """Return the configuration in a family's format, or ``None`` if the family cannot express it.
 
-    Norms that multiply by 1 plus their gain count as equal to others, because gains can be changed.
+    Norms that multiply by 1 plus their gain count as equal to norms that multiply by their gain,
+    because the gains can be changed to match.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:
@@ -58,7 +61,7 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a configuration that is equal for networks that compute the same function."""
+    """Return a normal form, which is equal for networks that compute the same function."""
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"
     block = replace(
@@ -95,7 +98,7 @@ def _comparable_layer(layer: AttentionConfig) -> AttentionConfig:
 def _write(
     config: LanguageModelConfig, recipe: Recipe, block: Block
 ) -> Iterator[tuple[str, object]]:
-    """Yield the fields that describe the network, as far as the family has them."""
+    """Yield the configuration fields of the family that describe the network."""
     layer, own = config.layers[0], config.block
     yield "vocab_size", config.vocabulary
     yield "hidden_size", config.d_model
