@@ -19,6 +19,7 @@ from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
