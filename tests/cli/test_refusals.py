@@ -65,7 +65,7 @@ REFUSED = {
         "own --rewrite gauge --out tasks": "it is not overwritten",
         "tiny --rewrite identity-query": "expected a network without norms, got rmsnorm",
         "own --data text --to latnt --cache 50%": "did you mean latent",
-        "own --data text --to latent": "expected --cache, such as 50%, or --bytes-per-token, not b",
+        "own --data text --to latent": "expected either --cache, such as 50%, or --bytes-per-token",
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
         "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
@@ -143,7 +143,7 @@ REFUSED = {
     },
     "published": {
         "tabel-8": "did you mean three-projections-table-8?",
-        "table-1": "which is key-value-table-1 or three-projections-table-1",
+        "table-1": "which may be key-value-table-1 or three-projections-table-1",
     },
     "report quickstart": {
         "--to text/x": "/text, got a file",
