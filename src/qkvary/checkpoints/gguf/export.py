@@ -1,7 +1,7 @@
 """Writes a language model as one file for llama.cpp: architecture, sizes and tensors.
 
-What llama.cpp cannot compute is refused, with the reason. A partial rotation is written as a
-full one whose divisors (``rope_freqs``) keep the other channels from rotating.
+A network that llama.cpp cannot compute is refused, with the reason. A partial rotation is written
+as a full one whose divisors (``rope_freqs``) keep the other channels from rotating.
 """
 
 from __future__ import annotations
