@@ -59,8 +59,8 @@ class LoadedModel(NamedTuple):
 
         Args:
             device: A torch device, such as ``cpu`` or ``cuda:1``.
-            dtype: A torch dtype; ``None`` keeps the stored dtype. weights: ``int8`` replaces the
-            matrices by 8-bit codes.
+            dtype: A torch dtype; ``None`` keeps the stored dtype.
+            weights: ``int8`` replaces the matrices by 8-bit codes.
 
         Raises:
             UsageError: if the device, dtype or weight format does not exist.

@@ -70,8 +70,7 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor, on the CPU; a tensor without such rows is
-        empty.
+        """Return every tensor, on the CPU, with only its requested rows; it may have none.
 
         Files that hold no requested rows are divided among the readers and only verified.
         """

@@ -111,8 +111,8 @@ class PackedRows:
     """Concatenated documents, cut every ``context`` tokens.
 
     Row i is tokens ``i * context`` to ``i * context + context``: the last target of a row is the
-    first input of the next, so that every token but the first is a target once. An incomplete last
-    row is not used.
+    first input of the next row, so that every token but the first is a target once. An incomplete
+    last row is not used.
     """
 
     split: TokenSplit

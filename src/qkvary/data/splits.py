@@ -41,7 +41,7 @@ class HeldOut:
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule that holds out a share of the documents, exactly if they are few.
+    """Return the rule that holds out a share of the documents; it is exact for few documents.
 
     If there are fewer than two distinct documents, there is no rule.
     """

@@ -76,7 +76,7 @@ def load_tokenizer(
 
 
 def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
-    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's."""
+    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's files."""
     shortened = _SHORTENED.fullmatch(reference)
     if reference == "gpt2" or shortened:
         return min(int(shortened[1]), GPT2_TOKENS) if shortened else GPT2_TOKENS

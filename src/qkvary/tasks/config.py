@@ -229,7 +229,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary size that may be padded to that of the network."""
+        """Return the smallest vocabulary that may be padded to the network's vocabulary size."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -262,7 +262,7 @@ class NumberTaskConfig(TokenPrediction):
 
     @property
     def has_test(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the test windows differ from those of validation."""
+        """Whether the test windows differ from the validation windows."""
         return self.protocol == "clean"
 
     @property
@@ -294,7 +294,7 @@ class TextTaskConfig(HashedData, Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.context
 
     def find_fingerprint(self) -> str:
@@ -351,7 +351,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs: an average sentence of Multi30k."""
+        """The number of tokens for computing costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

@@ -59,11 +59,11 @@ class TaskConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         raise NotImplementedError
 
     def count_tokens(self, network: Network) -> int:
-        """Return the number of tokens of one sequence in a network, for the costs."""
+        """Return the number of tokens of one sequence, from which costs are computed."""
         del network
         return self.sequence_length
 
@@ -81,7 +81,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
+        """Return the task with its fingerprint, computed from the data here if it is missing."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -112,7 +112,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.length
 
     @property
@@ -136,7 +136,7 @@ class TokenPrediction(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.context
 
 
@@ -178,7 +178,7 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
+        """Return the task with its fingerprint, computed from the data here if it is missing."""
         if self.data_sha256 is not None:
             return self
         return replace(cast("Any", self), data_sha256=self.find_fingerprint())

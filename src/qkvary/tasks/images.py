@@ -60,7 +60,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return build_network(network, seed, kind, VisionTransformer, task=name, exact=exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next images of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next images of the shuffled epoch; a last partial batch is dropped."""
         count = len(self.train_rows)
         numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
         order = self.train_rows.index_select(0, torch.tensor(numbers))

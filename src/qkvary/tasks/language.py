@@ -120,7 +120,7 @@ class LanguageTask:
         }
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first tokens of the validation split."""
+        """Return the attention maps of the first tokens of the validation split."""
         part = self._split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
         shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])

@@ -197,7 +197,9 @@ def test_installed_caches_are_smaller_however_they_are_made(model: Any) -> None:
 def test_fixed_caches_are_refused(model: Any) -> None:
     ids = tokens(1, 5)
     install(model)
-    expected = "expected a dynamic cache, whose layers can be replaced .* got one of StaticLayer; "
+    expected = (
+        "expected a dynamic cache, whose layers can be replaced .* got a cache of StaticLayer; "
+    )
     with pytest.raises(ValueError, match=expected):
         model.generate(ids, cache_implementation="static", max_new_tokens=2)
     with pytest.raises(ValueError, match=expected):

@@ -183,11 +183,13 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", default=1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
-        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected only one")
+        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
     if plain is not None and max(plain) >= STILL / 2:
         counted = count_rotated(plain, base)
         if counted is None:
-            raise UsageError(f"{sizes.where} has rope_freqs other than those of a partial rotation")
+            raise UsageError(
+                f"{sizes.where} has rope_freqs that do not describe a partial rotation"
+            )
         rotated = counted
     elif plain is not None:
         # The divisors of a scaling that was computed when the file was made.

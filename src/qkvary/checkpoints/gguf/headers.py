@@ -187,9 +187,7 @@ def read_file(path: Path) -> GgufFile:
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
         if not part.is_file():
-            raise DamagedError(
-                f"{paths[0]} has {len(paths)} parts, of which {part.name} is missing"
-            )
+            raise DamagedError(f"{paths[0]} has {len(paths)} parts, but {part.name} is missing")
     parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
