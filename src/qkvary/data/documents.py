@@ -1,4 +1,4 @@
-"""Documents from files: plain text and JSON lines, optionally gzipped, and parquet.
+"""Reads documents from files: plain text and JSON lines (optionally gzipped), and parquet.
 
 A text file is one document, or several separated by ``<|endoftext|>``; in the other formats each
 line or row is one document. Errors name the file and the line. Blank documents are skipped. Reading

@@ -1,4 +1,4 @@
-"""Small downloads: only over https, limited in size and time, and cached."""
+"""Downloads small files, only over https and within limits of size and time, and caches them."""
 
 import http.client
 import os

@@ -57,7 +57,7 @@ def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> li
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[EncodedDocument]:
     """Return the tokens of each document; thread-safe."""
     if tokenizer.separator is None:
-        raise UsageError("expected a tokenizer with a separator, got one that has none")
+        raise UsageError("expected a tokenizer with a separator, got a tokenizer without one")
     separator = np.array([tokenizer.separator], dtype=np.uint32)
     parts: list[Tokens] = []
     for document in documents:

@@ -1,4 +1,4 @@
-"""Labelled images in memory, and their files: IDX (MNIST), CIFAR, PNG and JPEG."""
+"""Reads labelled images from files: IDX (MNIST), CIFAR, PNG and JPEG."""
 
 import io
 import math
@@ -16,7 +16,7 @@ _LARGEST_RANK = 4
 
 
 class Images(NamedTuple):
-    """Images with their labels, in the order of their files."""
+    """Images with their labels, in the order in which the files list them."""
 
     pixels: NDArray[np.uint8]
     """``[count, channels, size, size]``, read-only."""

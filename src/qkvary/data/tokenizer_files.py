@@ -1,4 +1,4 @@
-"""Tokenizers by name: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
+"""Loads tokenizers: ``gpt2``, ``bytes``, ``characters``, or the tokenizer in a file or folder.
 
 GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the web, and must have the published
 sha256.

@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Tokens that end a text."""
+        """The tokens that end a text."""
         ...
 
     @property
@@ -134,7 +134,7 @@ class ByteTokenizer(_Separable):
 
     # The protocol Tokenizer has ``after``, which changes nothing here.
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
-        """Return the byte; the separator has none."""
+        """Return the byte of a token; the separator has no byte."""
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:

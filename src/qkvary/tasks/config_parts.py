@@ -101,7 +101,7 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose sequences are drawn from a seed, with a given number for each split."""
+    """A task whose sequences are drawn from a seed; the number of sequences is given per split."""
 
     length: int
     train_examples: int

@@ -1,4 +1,4 @@
-"""The interface of tasks, and the common part of classification tasks.
+"""Defines the interface of tasks, and what classification tasks have in common.
 
 The training loop uses tasks only through their interface.
 """
@@ -74,7 +74,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return sums over all processes, bit-identical in each; every process must call this."""
+        """Return sums over all processes, the same bits in each; every process must call this."""
         return list(values)
 
 
@@ -164,11 +164,11 @@ class ClassificationTask(Generic[Config]):
         return model(inputs)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and targets that are scored: by default all of them."""
+        """Return the logits and targets that are scored; by default, all are scored."""
         return self.logits(model, batch.inputs), batch.targets
 
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:
-        """Yield the examples of a split, each once."""
+        """Yield batches that contain each example of a split once."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""The files of a finished run's examples, as safetensors, written and read without torch."""
+"""Writes and reads the examples of a finished run as safetensors, without torch."""
 
 import json
 from collections.abc import Mapping, Sequence

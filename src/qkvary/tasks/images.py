@@ -78,7 +78,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             yield Batch(self._read(_take(pixels, some)), labels[some])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation image; patches are named by row and column."""
+        """Return attention maps of the first validation image; patches are named by position."""
         (pixels, _), rows = self._split("validation")
         maps = example_maps(model, self._read(pixels[rows[:1]]))
         # The class token comes before the patches, which form a square.

@@ -129,7 +129,7 @@ class LanguageTask:
     # ---- rows
 
     def _split(self, name: str) -> TokenSplit:
-        """Return a split; the validation split replaces a missing test split."""
+        """Return a split; if there is no test split, the validation split replaces it."""
         splits = self.data.splits
         if name == "test" and name not in splits:
             name = "validation"
@@ -151,7 +151,7 @@ class LanguageTask:
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score windows without overlap; the last one may be shorter."""
+        """Score windows without overlap; the last window may be shorter."""
         context, device = self.config.context, next(model.parameters()).device
         targets = min(split.tokens - 1, limit or split.tokens)
         whole, rest = divmod(targets, context)

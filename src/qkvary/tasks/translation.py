@@ -37,7 +37,7 @@ _Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 class TranslationTask:
-    """Translate sentences with an encoder-decoder, with the words of the training split.
+    """Translate sentences with an encoder-decoder that knows the words of the training split.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
     target, the end token included. With ``as-published``, ``loss`` also averages over padding
@@ -213,7 +213,7 @@ class TranslationTask:
         if longest > config.max_tokens:
             raise UsageError(
                 f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
-                f"one of {longest}: raise max_tokens"
+                f"a sentence of {longest} tokens: raise max_tokens"
             )
         return list(zip(sources, targets, strict=True))
 

@@ -203,8 +203,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             return given
         if given is not None:
             raise ValueError(
-                "expected a cache from make_cache(), which stores a tensor once if "
-                f"key and value share it, got {type(given).__name__}, which stores every key and every value"
+                "expected a cache from make_cache(), which stores a tensor once if key and value "
+                f"share it, got {type(given).__name__}, which stores every key and every value"
             )
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None
