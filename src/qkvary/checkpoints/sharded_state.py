@@ -1,4 +1,4 @@
-"""Checkpoint tensors sharded by rows over several files, one per process.
+"""Shards checkpoint tensors by rows over several files, one file per process.
 
 Unsharded tensors are in ``weights.safetensors`` and ``optimizer.safetensors``. Sharded tensors are
 in one further file per process (``weights-00001-of-00004.safetensors``), and the manifest lists the

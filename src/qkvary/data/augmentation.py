@@ -1,4 +1,4 @@
-"""Random numbers of image augmentation: which images are flipped, and how each is cropped.
+"""Draws random image augmentations: which images are flipped, and how each image is cropped.
 
 All functions here depend on seed and step alone. The images themselves are changed where they are
 batched.

@@ -81,7 +81,7 @@ class BytePairTokenizer:
         return {**self._names, SEPARATOR: len(self.pieces)}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text; a separator written in it is ordinary text."""
+        """Return the tokens of the text; a separator's name in the text is ordinary text."""
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 

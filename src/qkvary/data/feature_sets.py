@@ -1,4 +1,4 @@
-"""Sets of image features by name: sizes, origin and files. Imports neither numpy nor torch."""
+"""Lists sets of image features: sizes, origin and files. Imports neither numpy nor torch."""
 
 import hashlib
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Features of images, computed by a fixed network, for tasks about sets of images.
+"""Loads features of images for tasks about sets of images; a fixed network computed them.
 
 ``cifar100-50`` comes with the package. It covers the 50 odd-numbered classes of CIFAR-100, with 100
 training and 20 test images per class. A small network that was trained on the other 50 classes

@@ -1,4 +1,4 @@
-"""Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
+"""Lists image data sets: shape, files, checksums and origin. Imports neither numpy nor torch.
 
 A subset is a separate data set: its name says how many images or classes it has, and it is not
 compared with published results. Checksums are those of the uncompressed files.

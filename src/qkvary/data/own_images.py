@@ -1,4 +1,4 @@
-"""The user's own images: files in the layout of MNIST, or a folder of pictures for each class.
+"""Reads the user's own images: files in MNIST's layout, or a folder of pictures for each class.
 
 FOLDER/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...   (plain, .gz or .xz)
 FOLDER/train/CLASS/*.png, FOLDER/test/CLASS/*.png                   (or .jpg; needs Pillow)

@@ -1,4 +1,4 @@
-"""A prepared set of documents: tokens on disk, read as one long sequence.
+"""Reads a prepared set of documents, whose tokens on disk form one long sequence.
 
 A set is a folder with a manifest. Each split has shards of three files: tokens (little-endian, 2 or
 4 bytes each), the start of each document in the split (8 bytes), and the first 8 bytes of each

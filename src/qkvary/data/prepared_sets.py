@@ -137,7 +137,7 @@ def prepare_source(
 
 
 def _stored_source(folder: Path) -> tuple[Any, str | None]:
-    """Return the description of the documents of a folder's set, and their commit on the hub."""
+    """Return the stored description of a set's documents, and their commit on the hub."""
     plan = stored_plan(folder)
     if plan is None:
         return None, None

@@ -1,4 +1,4 @@
-"""The splits of a data set, and the rule for documents of a corpus without splits.
+"""Defines the splits of a data set, and a rule that splits a corpus without splits.
 
 The sha256 of each text decides whether the document is held out. Equal texts are therefore always
 in the same split. Additional data does not move documents to another split, unless the documents

@@ -1,4 +1,4 @@
-"""Tiny ImageNet in its official layout, from a folder or an archive; needs Pillow.
+"""Reads Tiny ImageNet in its official layout from a folder or an archive; needs Pillow.
 
 An archive is read from its beginning to its end and never unpacked to the disk.
 """

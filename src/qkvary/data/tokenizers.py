@@ -195,7 +195,7 @@ class PieceTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the beginning token, if one is added, and the tokens of the text."""
+        """Return the tokens of the text, after the beginning token if the options add it."""
         text_bytes(text)
         start = [] if self.beginning is None else [self.beginning]
         if self.joins_spaces:

@@ -1,4 +1,4 @@
-"""Configurations of tasks, with the fingerprints of their data. Torch-free.
+"""Defines the configurations of tasks, with the fingerprints of their data. Torch-free.
 
 The configurations of image tasks are in ``image_config``.
 """

@@ -1,4 +1,4 @@
-"""What task configurations have in common: metrics and checks. Does not import torch."""
+"""Defines the metrics and checks that task configurations share. Does not import torch."""
 
 import hashlib
 import math

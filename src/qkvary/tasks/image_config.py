@@ -1,4 +1,4 @@
-"""Configurations of the tasks over images, with the fingerprints of their data. Torch-free."""
+"""Defines the configurations of image tasks, with the fingerprints of their data. Torch-free."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

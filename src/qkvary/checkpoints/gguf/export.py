@@ -59,7 +59,7 @@ _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 
 
 
 class GgufNetwork(NamedTuple):
-    """A network as the metadata and tensors of a GGUF file."""
+    """The metadata and tensors that describe a network in a GGUF file."""
 
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]

@@ -88,7 +88,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the end-of-document token, its type and a note; all are empty if there is none."""
+    """Return the end-of-document token, its type and a note; all are empty without a token."""
     if tokenizer.separator is None:
         return [], {}, []
     note = (

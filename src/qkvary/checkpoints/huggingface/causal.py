@@ -1,4 +1,4 @@
-"""Our language models as ``transformers`` models: ``Auto`` classes, ``generate``, safetensors.
+"""Wraps our language models for ``transformers``: ``Auto`` classes, ``generate``, safetensors.
 
 Importing this module registers nothing; call ``register()`` once. The module overrides only one
 private method of transformers, ``_prepare_cache_for_generation``.

@@ -232,8 +232,8 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
         if type(layer) is not DynamicLayer:
             raise ValueError(
                 "expected a dynamic cache, whose layers can be replaced by smaller ones, got "
-                f"a cache of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall the "
-                "exact cache"
+                f"a cache of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall "
+                "the exact cache"
             )
         if layer.get_seq_length():
             continue
