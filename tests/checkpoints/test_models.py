@@ -77,7 +77,9 @@ def test_unusable_models_are_not_written(tmp_path: Path) -> None:
         save_model(tmp_path / "model", broken)
     mixed = make_model()
     mixed.stack.double()
-    with pytest.raises(UsageError, match="weights of float32, float64, expected one of"):
+    with pytest.raises(
+        UsageError, match="weights of float32, float64, expected all weights in one of"
+    ):
         save_model(tmp_path / "model", mixed)
     assert list(tmp_path.iterdir()) == []
 

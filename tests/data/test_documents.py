@@ -130,7 +130,7 @@ def test_invalid_documents_are_rejected_in_one_line(
 
 
 def test_a_folder_is_no_document(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which is not one"):
+    with pytest.raises(UsageError, match="which is not a file"):
         read(tmp_path)
 
 

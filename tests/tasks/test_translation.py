@@ -181,7 +181,9 @@ def test_the_published_code_is_decoded_as_it_does(corpus: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"expected sentences of at most 9 tokens in .*, got one"):
+    with pytest.raises(
+        UsageError, match=r"expected sentences of at most 9 tokens in .*, got a sentence"
+    ):
         make_task(corpus, max_tokens=9)
     monkeypatch.setattr(packages, "is_installed", lambda name: name != "sacrebleu")
     with pytest.raises(UsageError, match=r"sacrebleu is not installed: run pip install"):

@@ -1,1 +1,1 @@
-"""Stored networks and training states, and formats of other programs."""
+"""Stores networks and training states, and reads and writes formats of other programs."""

@@ -1,4 +1,4 @@
-"""Checkpoint formats: the project's own, and one module per foreign format.
+"""Loads checkpoints: the project's own format, and one module per foreign format.
 
 Torch-free until a checkpoint is loaded.
 """
@@ -40,14 +40,14 @@ def format_names() -> tuple[str, ...]:
 
 
 def load_format(name: str) -> ModuleType:
-    """Return the module of a format, with its title ``FORMAT``, ``recognises`` and ``load``."""
+    """Return the module of a format; it has the title ``FORMAT``, ``recognises`` and ``load``."""
     return import_module(f"qkvary.checkpoints.formats.{name}")
 
 
 def require_tokenizer(
     loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
-    """Return the checkpoint with its own or the named tokenizer, and the tokenizer itself.
+    """Give a checkpoint without a tokenizer the named tokenizer, and return both.
 
     ``reference`` is anything that :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c,
     or a ``.model`` of SentencePiece; None stands for the checkpoint's own tokenizer.
@@ -97,7 +97,8 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     """Check that an output does not replace the checkpoint from which it is made.
 
     Raises:
-        UsageError: if the folder is or contains the checkpoint, or there is no such checkpoint.
+        UsageError: if the folder is or contains the checkpoint, or if the checkpoint does not
+        exist.
     """
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):

@@ -1,4 +1,4 @@
-"""The configuration of post-norm character models with learned positions. Torch-free."""
+"""Reads configurations of post-norm character models with learned positions. Torch-free."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.fields import Fields

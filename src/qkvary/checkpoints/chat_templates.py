@@ -1,4 +1,4 @@
-"""Chat templates: the Jinja text with which an engine writes messages as a prompt.
+"""Reads chat templates, the Jinja texts with which an engine writes messages as a prompt.
 
 Templates are copied between checkpoints and into exports; they are never run here.
 """

@@ -1,8 +1,8 @@
 """Converts networks with one tensor for key and value to DeepSeek V3, and back.
 
-The key and the value of every head are each that tensor times a matrix. If these matrices select
-blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads share one
-rotary key.
+The key and the value of every head are products of that tensor and a matrix. If these matrices
+select blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads
+share one rotary key.
 
 The DeepSeek architecture always normalises the tensor. A tensor that must not be normalised is
 scaled down so far that the norm, in effect, only divides the tensor by the square root of the
@@ -239,7 +239,7 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the factor by which an export scaled the shared tensor down; ``None`` without one."""
+    """Return the factor by which an export scaled the shared tensor down, or ``None``."""
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")
     shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]

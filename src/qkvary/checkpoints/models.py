@@ -1,4 +1,4 @@
-"""A language model as a folder: weights, configuration, tokenizer and a manifest.
+"""Stores a language model as a folder: weights, configuration, tokenizer and a manifest.
 
 Loading is bit-exact and rejects a changed folder.
 """
@@ -59,7 +59,7 @@ class LoadedModel(NamedTuple):
 
         Args:
             device: A torch device, such as ``cpu`` or ``cuda:1``.
-            dtype: A torch dtype; ``None`` keeps the stored one.
+            dtype: A torch dtype; ``None`` keeps the stored dtype.
             weights: ``int8`` replaces the matrices by 8-bit codes.
 
         Raises:
@@ -211,8 +211,8 @@ def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
     if len(formats) != 1 or not formats <= set(DTYPES):
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
         raise DamagedError(
-            f"{where} has weights of {names or 'no format'}, expected one of float64, float32, "
-            "bfloat16 and float16 for all"
+            f"{where} has weights of {names or 'no format'}, expected all weights in one of "
+            "float64, float32, bfloat16 and float16"
         )
     for name, tensor in weights.items():
         if not torch.isfinite(tensor).all():

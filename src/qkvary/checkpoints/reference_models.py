@@ -19,7 +19,7 @@ from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:
-    """Return the model of a named size, else of a local file or folder, else of a hub id."""
+    """Return the model of a named size, a local file or folder, or a hub id, in this order."""
     name = read_name(reference, "the name or path of a model")
     path = None
     if not has_size(name):

@@ -1,4 +1,4 @@
-"""SentencePiece model files: the pieces of a BPE model, and how spaces are handled.
+"""Reads SentencePiece model files: the pieces of a BPE model, and how spaces are handled.
 
 The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect how a text
 is split into tokens are read. Models that are neither BPE models nor character models are refused.

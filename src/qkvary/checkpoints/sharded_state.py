@@ -1,9 +1,9 @@
-"""Checkpoint tensors sharded by rows over several files, one per process.
+"""Shards checkpoint tensors by rows over several files, one file per process.
 
 Unsharded tensors are in ``weights.safetensors`` and ``optimizer.safetensors``. Sharded tensors are
 in one further file per process (``weights-00001-of-00004.safetensors``), and the manifest lists the
-rows of each tensor in each file. So any number of processes can read a checkpoint: each reads its
-rows from the files that hold them.
+rows of each tensor in each file. So any number of processes can read a checkpoint: each process
+reads its rows from the files that hold these rows.
 
 Processes are known here only by their ranks.
 """
@@ -71,7 +71,7 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor, on the CPU; a tensor without any is empty.
+        """Return every tensor, on the CPU, with only its requested rows; it may have none.
 
         Files that hold no requested rows are divided among the readers and only verified.
         """

@@ -1,4 +1,4 @@
-"""The names of each tensor in transformers, in llama.cpp and in qkvary, one table per architecture.
+"""Lists each tensor's names in transformers, llama.cpp and qkvary, one table per architecture.
 
 Torch-free. Each row of a table also states how transformers lays out the values of the tensor.
 """

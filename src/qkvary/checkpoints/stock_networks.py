@@ -1,8 +1,9 @@
-"""Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
+"""Converts our language models to weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
-Shared weights are copied, because a stock architecture has separate projections. Identity roles
-become identity matrices, low-rank products and maps are multiplied out, and scales are folded into
-the query. The families other than these three use the weights of a network unchanged.
+Shared weights are copied, because a stock architecture has separate projections. A query, key or
+value without a projection gets an identity matrix, low-rank products and maps are multiplied out,
+and scales are folded into the query. The families other than these three use the weights of a
+network unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def plain_weights(
 ) -> Weights:
     """Return the weights by our names in the network's dtype, with shared projections copied.
 
-    ``bias`` and ``out_bias`` say whether Llama's attention has these; GPT-2 has a bias everywhere.
+    ``bias`` and ``out_bias`` say whether Llama's attention has these biases; GPT-2 has a bias
+    everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()
@@ -159,7 +161,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def count_kv_heads(config: LanguageModelConfig) -> int:
-    """Return the smallest number of KV heads that is a multiple of every layer's."""
+    """Return the least common multiple of the layers' numbers of KV heads."""
     return math.lcm(
         *(
             layer.heads(layer.variant.sharing.roles[role])
@@ -175,7 +177,7 @@ def has_bias(config: LanguageModelConfig) -> bool:
 
 
 def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
-    """Return a parameter by its name, None if the network has none of this name."""
+    """Return the parameter of this name, or None if the network has no such parameter."""
     if name == "head_weight":
         return network.output_weight
     module, _, parameter = name.rpartition(".")

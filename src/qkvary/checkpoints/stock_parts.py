@@ -106,7 +106,7 @@ def paired_first(layer: AttentionConfig) -> list[int]:
 
 
 def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
-    """Convert our tensor to transformers' layout or, if ``is_stored``, a stored one to ours."""
+    """Convert our tensor to transformers' layout, or a stored tensor (``is_stored``) to ours."""
     if row.change == "interleaved" and len(tensor) % (3 * size) == 0:
         cut = (-1, 3, size) if is_stored else (3, -1, size)
         return tensor.unflatten(0, cut).transpose(0, 1).flatten(0, 2)

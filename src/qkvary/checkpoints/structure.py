@@ -52,7 +52,7 @@ def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
 
 
 def name_some(differences: list[str]) -> str:
-    """Return a text with the first few clauses and the number of the others."""
+    """Return a text with the first few clauses and the number of remaining clauses."""
     left = len(differences) - _LISTED
     return ", ".join(differences[:_LISTED]) + (f" and {left} more" if left > 0 else "")
 

@@ -1,4 +1,4 @@
-"""Safetensors files written tensor by tensor, and read row by row.
+"""Writes safetensors files tensor by tensor, and reads them row by row.
 
 Unlike the safetensors library, this module never holds a whole file in memory.
 """

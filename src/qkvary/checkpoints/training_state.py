@@ -1,4 +1,4 @@
-"""Weights and optimizer state of a run during training, as safetensors."""
+"""Stores the weights and the optimizer state of a run during training, as safetensors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where do *examples* come from? One file per source; the only package that downloads."""
+"""Where do *examples* come from? Each source has one file; only this package downloads."""

@@ -1,6 +1,7 @@
-"""Random numbers of image augmentation: which images are flipped, and how each is cropped.
+"""Draws random image augmentations: which images are flipped, and how each image is cropped.
 
-Pure functions of seed and step. The images themselves are changed where they are batched.
+All functions here depend on seed and step alone. The images themselves are changed where they are
+batched.
 """
 
 import math

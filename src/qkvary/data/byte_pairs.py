@@ -1,7 +1,7 @@
 """GPT-2's byte pair encoding; tiktoken applies the merges.
 
-Tokens 0 to 255 are single bytes. One token for each merge follows, and after these tokens one token
-that separates documents.
+Tokens 0 to 255 are single bytes. One token for each merge follows. The last token separates
+documents.
 
 Source: Sennrich, Haddow and Birch 2016; Radford et al. 2019, section 2.2, and their public code.
 """
@@ -81,13 +81,13 @@ class BytePairTokenizer:
         return {**self._names, SEPARATOR: len(self.pieces)}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text; a separator written in it is ordinary text."""
+        """Return the tokens of the text; a separator's name in the text is ordinary text."""
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
     # The protocol Tokenizer has ``after``, which makes no difference here.
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
-        """Return the bytes of a token; the separator has none."""
+        """Return the bytes of a token; the separator has no bytes."""
         return b"" if token == self.separator else self.pieces[token]
 
     def describe(self) -> dict[str, Any]:

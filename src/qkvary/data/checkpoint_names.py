@@ -1,4 +1,4 @@
-"""Checkpoints by name: the models of this package, those below ``QKVARY_DATA``, and those of runs.
+"""Finds checkpoints by name: packaged models, checkpoints below ``QKVARY_DATA``, and trained runs.
 
 Torch-free; what a checkpoint contains is read elsewhere.
 """
@@ -41,7 +41,7 @@ def find_packaged(name: str) -> Path | None:
 
 
 def find_checkpoint(reference: StrPath) -> Path:
-    """Return the file or folder of a checkpoint, given a path or a name; an existing path wins.
+    """Return the file or folder of a checkpoint, given a path or a name; existing paths win.
 
     A run's network is found by the run's folder or the start of its key: ``START`` is looked up in
     ``runs``, ``FOLDER/START`` in ``FOLDER``.

@@ -1,4 +1,4 @@
-"""Facts about the built-in data sets that are known without reading them: mostly checksums."""
+"""Lists checksums and other facts about the built-in data sets, known without reading them."""
 
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 """The checksum of the uncompressed text."""

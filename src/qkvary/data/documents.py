@@ -1,8 +1,8 @@
-"""Documents from files: plain text and JSON lines, optionally gzipped, and parquet.
+"""Reads documents from files: plain text and JSON lines (optionally gzipped), and parquet.
 
 A text file is one document, or several separated by ``<|endoftext|>``; in the other formats each
-line or row is one document. Errors name file and line. Blank documents are skipped. Reading can
-resume after any document.
+line or row is one document. Errors name the file and the line. Blank documents are skipped. Reading
+can resume after any document.
 """
 
 import gzip
@@ -122,7 +122,7 @@ class FileDocuments:
                 yield make_document(row, self.field, f"{path}:{number}")
             return
         if not path.is_file():
-            raise UsageError(f"expected a file, got {path}, which is not one")
+            raise UsageError(f"expected a file, got {path}, which is not a file")
         try:
             is_packed = path.suffix.lower() == ".gz"
             with cast("IO[bytes]", _Unpacked(path)) if is_packed else path.open("rb") as file:
@@ -270,7 +270,7 @@ def _parse_line(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path, field: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file with one of its columns, in order."""
+    """Yield the rows of a file in order; each row has only the column ``field``."""
     require("pyarrow")
     # Only needed for such files.
     import pyarrow as pa  # noqa: PLC0415

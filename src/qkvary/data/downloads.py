@@ -1,4 +1,4 @@
-"""Small downloads: only over https, limited in size and time, and cached."""
+"""Downloads small files, only over https and within limits of size and time, and caches them."""
 
 import http.client
 import os
@@ -60,7 +60,8 @@ def is_offline() -> bool:
 def find_hub_problem() -> str | None:
     """Return the reason that the hub cannot be reached, or ``None``.
 
-    Called before every use of the hub's libraries, which would retry for more than a minute.
+    Call this before every use of the hub's libraries, which would otherwise retry for more than a
+    minute.
     """
     if is_offline():
         return "HF_HUB_OFFLINE is set"
@@ -103,8 +104,8 @@ def _make_opener() -> urllib.request.OpenerDirector:
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """Download a small file; ``timeout`` is for the whole download.
 
-    A missing file is a ``FileNotFoundError``, one that is not public a ``PermissionError``, one
-    that is too large a ``ValueError``, and any other failure a ``DownloadError``.
+    The error is a ``FileNotFoundError`` if the file is missing, a ``PermissionError`` if it is not
+    public, a ``ValueError`` if it is too large, and a ``DownloadError`` for any other failure.
     """
     end = monotonic() + timeout
     try:

@@ -1,7 +1,7 @@
 """Fast encoding of documents to token arrays.
 
 A long document is split before a space or line feed that follows a character other than whitespace.
-This is done only for tokenizers that never merge across such a place, so the tokens equal those of
+This is done only for tokenizers that never merge across such a split, so the tokens equal those of
 the whole document.
 """
 
@@ -47,7 +47,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the tokens of a document's start: about ``tokens`` or more, fewer if it is short."""
+    """Return the first tokens of a document: about ``tokens`` or more, or all of a short one."""
     try:
         return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])
     except ValueError as error:
@@ -57,7 +57,7 @@ def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> li
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[EncodedDocument]:
     """Return the tokens of each document; thread-safe."""
     if tokenizer.separator is None:
-        raise UsageError("expected a tokenizer with a separator, got one without")
+        raise UsageError("expected a tokenizer with a separator, got a tokenizer without one")
     separator = np.array([tokenizer.separator], dtype=np.uint32)
     parts: list[Tokens] = []
     for document in documents:

@@ -1,4 +1,4 @@
-"""Sets of image features by name: sizes, origin and files. Imports neither numpy nor torch."""
+"""Lists sets of image features: sizes, origin and files. Imports neither numpy nor torch."""
 
 import hashlib
 from contextlib import suppress
@@ -78,7 +78,7 @@ FEATURE_SETS["noise"] = replace(
 
 
 def find_features(name: str) -> Path | None:
-    """Return the file of a set on this machine, None if there is none."""
+    """Return the file of a set on this machine, or None if there is no such file."""
     return find_file(FOLDER, [f"{name}.safetensors"])
 
 
@@ -91,7 +91,7 @@ def features_path(name: str) -> Path:
 
 
 def hash_features(name: str) -> str | None:
-    """Return the sha256 of features made on this machine; None for others and missing ones."""
+    """Return the sha256 of features made on this machine; None for other or missing features."""
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:
         with suppress(OSError), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Files of data sets: found on this machine, decompressed within limits, downloaded."""
+"""Finds files of data sets on this machine, decompresses them within limits, and downloads them."""
 
 import gzip
 import hashlib

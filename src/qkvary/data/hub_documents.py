@@ -1,4 +1,4 @@
-"""Documents of a data set of the hub, streamed; only the position is stored.
+"""Streams the documents of a data set of the Hugging Face hub, and stores only the position.
 
 The library ``datasets`` reads them at a fixed commit: a position has no meaning in another version
 of the data set. No code of a data set is ever run.

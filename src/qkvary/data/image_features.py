@@ -1,4 +1,4 @@
-"""Features of images, computed by a fixed network, for tasks about sets of images.
+"""Loads features of images for tasks about sets of images; a fixed network computed them.
 
 ``cifar100-50`` comes with the package. It covers the 50 odd-numbered classes of CIFAR-100, with 100
 training and 20 test images per class. A small network that was trained on the other 50 classes
@@ -48,7 +48,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features; ``sha256`` is that of the file of features made on this machine."""
+    """Return a set of features; ``sha256`` is the checksum of features made on this machine."""
     about = FEATURE_SETS[name]
     if about.name == "noise":
         return _draw_noise(about)
@@ -76,8 +76,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    Each is ``[classes, images of a class, channels, rows, columns]``; None if the images are not on
-    this machine, or there are none.
+    Each array is ``[classes, images of a class, channels, rows, columns]``. The result is None if
+    the set has no images or the images are not on this machine.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

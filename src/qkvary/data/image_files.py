@@ -1,4 +1,4 @@
-"""Labelled images in memory, and their files: IDX (MNIST), CIFAR, PNG and JPEG."""
+"""Reads labelled images from files: IDX (MNIST), CIFAR, PNG and JPEG."""
 
 import io
 import math
@@ -16,7 +16,7 @@ _LARGEST_RANK = 4
 
 
 class Images(NamedTuple):
-    """Images with their labels, in the order of their files."""
+    """Images with their labels, in the order in which the files list them."""
 
     pixels: NDArray[np.uint8]
     """``[count, channels, size, size]``, read-only."""
@@ -64,7 +64,8 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
 def read_cifar(data: bytes, *, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images, ``[count, 3, 32, 32]``, and labels from the bytes of an uncompressed file.
 
-    CIFAR-10 has one label per record; CIFAR-100 has a coarse one, which is skipped, and a fine one.
+    CIFAR-10 has one label per record; CIFAR-100 has a coarse label, which is skipped, and a fine
+    label.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """

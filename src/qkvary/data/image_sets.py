@@ -1,4 +1,4 @@
-"""Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
+"""Lists image data sets: shape, files, checksums and origin. Imports neither numpy nor torch.
 
 A subset is a separate data set: its name says how many images or classes it has, and it is not
 compared with published results. Checksums are those of the uncompressed files.
@@ -96,7 +96,7 @@ class ImageSet:
 
     @property
     def archive_sha256(self) -> str | None:
-        """The sha256 of the archive, if all files are in one."""
+        """The sha256 of the archive, if one archive holds all files."""
         return ARCHIVES.get(self.origin or "")
 
     @property
@@ -123,7 +123,7 @@ class ImageSet:
 @stored("OwnImages")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnImages:
-    """The user's own images; ``data.own_images.describe_images`` describes those of a folder."""
+    """The user's own images; ``data.own_images.describe_images`` makes this from a folder."""
 
     data: str = field(metadata=NOT_IDENTIFYING)
     """The folder; not part of a run's identity."""

@@ -46,7 +46,7 @@ def load_images(name: str) -> LoadedImages:
 
 
 def find_images(name: str) -> LoadedImages | None:
-    """Return the images of a data set if all of its files are on this machine, else None."""
+    """Return a data set's images if all of its files are on this machine, else None."""
     images = IMAGE_SETS.get(name)
     if images is not None and any(_find(images, file) is None for file in images.files):
         return None

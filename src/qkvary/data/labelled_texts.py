@@ -1,4 +1,4 @@
-"""Texts with labels: novels by their authors, or the files of a folder, ``FOLDER/LABEL/*.txt``.
+"""Loads labelled texts: novels labelled by author, or the files ``FOLDER/LABEL/*.txt`` of a folder.
 
 The texts of each label are sorted by the sha256 of their contents and then split; every text is in
 exactly one split.
@@ -101,7 +101,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 
 
 def split_texts(texts: Sequence[LabelledText]) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split three or more texts by their sha256: the lowest for the test, then validation."""
+    """Split three or more texts by their sha256: the lowest are test texts, the next validation."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face, run by the ``tokenizers`` library from a ``tokenizer.json``.
+"""Runs a Hugging Face tokenizer from a ``tokenizer.json`` with the ``tokenizers`` library.
 
 The bytes of a token depend on the decoder: byte-level letters, or the text that the library
 decodes, including its treatment of spaces. The library runs in a separate process, because a

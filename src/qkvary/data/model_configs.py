@@ -1,4 +1,4 @@
-"""Configurations of published models, from a file, a folder or the hub.
+"""Reads configurations of published models from a file, a folder or the hub.
 
 They are untrusted: every defect ends in a one-sentence ``ValueError``. This module reads them; it
 does not interpret their fields.

@@ -1,4 +1,4 @@
-"""Spelled numbers: one to nine thousand nine hundred ninety-nine, as a sequence of words.
+"""Spells the numbers from 1 to 9,999 as one sequence of words.
 
 The words are those of fastai's ``human_numbers``, which has neither hyphens nor "and" and leaves
 out 8000. Here they are generated.

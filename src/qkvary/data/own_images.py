@@ -1,4 +1,4 @@
-"""The user's own images: files in the layout of MNIST, or a folder of pictures for each class.
+"""Reads the user's own images: files in MNIST's layout, or a folder of pictures for each class.
 
 FOLDER/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...   (plain, .gz or .xz)
 FOLDER/train/CLASS/*.png, FOLDER/test/CLASS/*.png                   (or .jpg; needs Pillow)
@@ -95,7 +95,7 @@ def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
 
 
 def _read_idx(root: Path) -> LoadedImages | None:
-    """Read images and labels of both splits; None if there are none."""
+    """Read images and labels of both splits; None if the folder has no such files."""
     if not any(root.glob("*-ubyte*")):
         return None
     parts: list[Images] = []
@@ -126,7 +126,7 @@ def _read_idx(root: Path) -> LoadedImages | None:
 
 
 def _read_pictures(root: Path) -> LoadedImages | None:
-    """Read pictures by class, sorted by name; None if there are none."""
+    """Read pictures by class, sorted by name; None if the folder has no pictures."""
     files = {split: _list_pictures(root / split) for split in ("train", "test")}
     is_split = all(files.values())
     if not is_split:

@@ -79,7 +79,7 @@ def prepare(
     workers: int | None = None,
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
-    """Prepare a set at ``folder``, or resume its preparation; open a complete set."""
+    """Prepare the data set in ``folder``, resume its preparation, or open a complete set."""
     make_directory(folder)
     foreign = sorted(path.name for path in folder.iterdir() if not _OWN_FILES.fullmatch(path.name))
     if foreign:

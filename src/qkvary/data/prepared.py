@@ -1,10 +1,10 @@
-"""A prepared set of documents: tokens on disk, read as one long sequence.
+"""Reads a prepared set of documents, whose tokens on disk form one long sequence.
 
 A set is a folder with a manifest. Each split has shards of three files: tokens (little-endian, 2 or
 4 bytes each), the start of each document in the split (8 bytes), and the first 8 bytes of each
 document's sha256. A document never crosses a shard border, and its last token is the separator.
-Files are verified by sha256 before use; a large one that was verified is not read again while its
-inode, modification time and size stay the same.
+Files are verified by sha256 before use. A large file is not verified again while its inode,
+modification time and size stay the same.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class TokenSplit:
         return found
 
     def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of each token's document; separators belong to the document before."""
+        """Return the index of each token's document; a separator belongs to the document before."""
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ class TokenSplit:
         return self.gather(np.array([start]), count)[0]
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``."""
+        """Return one row of ``count`` tokens for each start, ``[len(starts), count]``."""
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
@@ -181,8 +181,8 @@ def open_prepared(
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
-    Without ``verify``, sizes are compared, but not the sha256. ``manifest`` is the manifest of the
-    set, if the caller has read it already.
+    Without ``verify``, only the sizes of files are compared, not their sha256. ``manifest`` is the
+    manifest of the set, if the caller has read it already.
     """
     path = read_path(path, "the path of a prepared set")
     if not path.is_dir():

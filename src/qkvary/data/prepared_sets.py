@@ -57,7 +57,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def _default_folders(found: FoundSource, tokenizer: str) -> tuple[Path, Path]:
-    """Return the default folder of a source's set, and the folder to use if that one is taken."""
+    """Return the default folder of a source's set, and the folder to use if it is taken."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
     name = name_tokenizer(tokenizer)
     return default_folder(found.name, name), default_folder(f"{found.name}-{digits}", name)
@@ -112,8 +112,8 @@ def prepare_source(
 ) -> PreparedData:
     """Prepare a corpus, a file, a folder or ``hf:owner/name``, or open the existing set.
 
-    If the default folder holds a set of other documents or with other options, a folder is used
-    whose name includes a digest of the documents and the options.
+    The default folder may hold a set with other documents or options. In this case, the name of the
+    folder includes a digest of the documents and the options.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
@@ -137,7 +137,7 @@ def prepare_source(
 
 
 def _stored_source(folder: Path) -> tuple[Any, str | None]:
-    """Return the description of the documents of a folder's set, and their commit on the hub."""
+    """Return the stored description of a set's documents, and their commit on the hub."""
     plan = stored_plan(folder)
     if plan is None:
         return None, None
@@ -227,9 +227,9 @@ def prepare_text(
 ) -> PreparedData:
     """Return the data set of a text; prepare the data set if there is none.
 
-    The text is one that :func:`prepare_source` reads, the folder of a set, or ``name`` or
-    ``name/tokenizer`` of a set in the cache. Without ``tokenizer``, a text gets the ``default``
-    one.
+    ``text`` is a text that :func:`prepare_source` reads, the folder of a data set, or the ``name``
+    or ``name/tokenizer`` of a data set in the cache. Without ``tokenizer``, a text is encoded with
+    the tokenizer ``default``.
     """
     found = _find_set(text, tokenizer, default, warn)
     if isinstance(found, PreparedData):

@@ -1,4 +1,4 @@
-"""Sequences of key-value pairs and queries: the input of associative recall.
+"""Draws sequences of key-value pairs and queries, the input of associative recall.
 
 Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models",
 section 4 and its code, whose sequences are filled with zeros (``random_non_queries=False``).

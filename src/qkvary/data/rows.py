@@ -1,4 +1,4 @@
-"""The rows of each training step, and random numbers, each a pure function of its arguments.
+"""Computes each training step's rows, and random numbers, as pure functions of the arguments.
 
 Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch visits every row once, in
 an order that is computed, not stored. So a run can resume at any step, and processes can share a
@@ -111,8 +111,8 @@ class PackedRows:
     """Concatenated documents, cut every ``context`` tokens.
 
     Row i is tokens ``i * context`` to ``i * context + context``: the last target of a row is the
-    first input of the next, so that every token but the first is a target once. An incomplete last
-    row is not used.
+    first input of the next row, so that every token but the first is a target once. An incomplete
+    last row is not used.
     """
 
     split: TokenSplit

@@ -356,7 +356,7 @@ CORPORA = {
 
 
 def find_corpus(text: str) -> Corpus | None:
-    """Return the corpus that a text, ``name`` or ``name/tokenizer``, names.
+    """Return the corpus named by ``name`` or ``name/tokenizer``, or None if there is none.
 
     The exact name of a corpus always means the corpus, even if a file or folder has the same name.
     With any other spelling, an existing path takes precedence over the corpus.
@@ -369,8 +369,8 @@ def find_corpus(text: str) -> Corpus | None:
 def find_source(text: str, options: SourceOptions | None = None) -> FoundSource:
     """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
 
-    For an unknown name, which may be that of a prepared set, and for a corpus that is not on this
-    machine, the error is raised only when the result is read.
+    An unknown name may be the name of a prepared set. The error for an unknown name, or for a
+    corpus that is not on this machine, is raised only when the result is read.
     """
     options = options or SourceOptions()
     if text.startswith("hf:"):

@@ -1,4 +1,4 @@
-"""The splits of a data set, and the rule for documents of a corpus without splits.
+"""Defines the splits of a data set, and a rule that splits a corpus without splits.
 
 The sha256 of each text decides whether the document is held out. Equal texts are therefore always
 in the same split. Additional data does not move documents to another split, unless the documents
@@ -41,7 +41,7 @@ class HeldOut:
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule that holds out a share of the documents, exactly if they are few.
+    """Return the rule that holds out a share of the documents; it is exact for few documents.
 
     If there are fewer than two distinct documents, there is no rule.
     """

@@ -1,4 +1,4 @@
-"""Tiny ImageNet in its official layout, from a folder or an archive; needs Pillow.
+"""Reads Tiny ImageNet in its official layout from a folder or an archive; needs Pillow.
 
 An archive is read from its beginning to its end and never unpacked to the disk.
 """
@@ -37,7 +37,7 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return ``folder``, or the folder or archive ``stem`` in or beside it, None if missing."""
+    """Return ``folder``, or the folder or archive ``stem`` in it or next to it, or None."""
     roots = (folder, folder / stem, folder.parent / stem)
     archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
     folders = (root for root in roots if (root / _CLASSES).is_file())

@@ -1,4 +1,4 @@
-"""The bytes that each token adds to a text, inside a document and at its start.
+"""Counts the bytes that each token adds to a text, inside a document and at its start.
 
 Some tokenizers put a space before every document and include this space in the first token. The
 added space is not part of the text. If the same token occurs inside a document, however, the space

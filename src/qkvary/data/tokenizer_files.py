@@ -1,4 +1,4 @@
-"""Tokenizers by name: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
+"""Loads tokenizers: ``gpt2``, ``bytes``, ``characters``, or the tokenizer in a file or folder.
 
 GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the web, and must have the published
 sha256.
@@ -76,7 +76,7 @@ def load_tokenizer(
 
 
 def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
-    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's."""
+    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's files."""
     shortened = _SHORTENED.fullmatch(reference)
     if reference == "gpt2" or shortened:
         return min(int(shortened[1]), GPT2_TOKENS) if shortened else GPT2_TOKENS

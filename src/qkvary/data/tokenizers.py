@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Tokens that end a text."""
+        """The tokens that end a text."""
         ...
 
     @property
@@ -66,14 +66,14 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, or raise ``ValueError`` if it cannot be encoded.
 
     They start with the beginning token, if the tokenizer has one; otherwise they end with the
-    separator. Never both: networks of llama2.c were trained without a separator.
+    separator. They never have both, because networks of llama2.c were trained without a separator.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
 
 
 class _Separable:
-    """A tokenizer whose last token may be one that ends a document."""
+    """A tokenizer whose last token may be a separator, which ends a document."""
 
     beginning: int | None = None
 
@@ -134,7 +134,7 @@ class ByteTokenizer(_Separable):
 
     # The protocol Tokenizer has ``after``, which changes nothing here.
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
-        """Return the byte; the separator has none."""
+        """Return the byte of a token; the separator has no byte."""
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
@@ -145,10 +145,10 @@ class ByteTokenizer(_Separable):
 class PieceTokenizer:
     """SentencePiece's BPE: the neighbours whose merged piece scores highest are merged first.
 
-    Tokens 0, 1 and 2 are unknown, beginning and end. A beginning token in the middle also marks the
-    end of the preceding text. A character without a piece becomes the tokens of its bytes,
-    ``<0x0A>`` for a line feed; without byte pieces, a run of such characters is one unknown token.
-    If all pieces are single characters, this is a character model.
+    Tokens 0, 1 and 2 mean unknown text, the beginning and the end. A beginning token in the middle
+    also marks the end of the preceding text. A character without a piece becomes the tokens of its
+    bytes, ``<0x0A>`` for a line feed; without byte pieces, a run of such characters is one unknown
+    token. If all pieces are single characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
@@ -168,7 +168,7 @@ class PieceTokenizer:
         """Number the pieces; those with the highest score are merged first.
 
         ``joins_spaces`` first strips spaces at the ends of a text and collapses runs of them;
-        ``adds_space`` and ``adds_beginning`` put a space and the beginning token before it.
+        ``adds_space`` and ``adds_beginning`` put a space and the beginning token before the text.
         """
         if len(pieces) != len(scores):
             raise ValueError(
@@ -195,7 +195,7 @@ class PieceTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the beginning token, if one is added, and the tokens of the text."""
+        """Return the tokens of the text, after the beginning token if the options add it."""
         text_bytes(text)
         start = [] if self.beginning is None else [self.beginning]
         if self.joins_spaces:

@@ -1,4 +1,4 @@
-"""Sentences and their translations by line: Multi30k, a folder like it, or a user's two files.
+"""Loads sentences and their translations, line by line, from Multi30k or from a user's files.
 
 Source: Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", task 1.
 """

@@ -22,7 +22,7 @@ def split_words(sentence: str) -> list[str]:
 
 
 class WordTokenizer:
-    """The special tokens, then words by frequency, most frequent first."""
+    """Numbers the special tokens, then the words, the most frequent word first."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """Assign an index to each distinct word, as :func:`split_words` returns them."""
@@ -47,7 +47,7 @@ class WordTokenizer:
         return [self._numbers.get(word, UNKNOWN) for word in split_words(sentence)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the sentence of some tokens; special tokens other than unknown are dropped."""
+        """Decode tokens to a sentence; special tokens other than the unknown token are dropped."""
         shown = (token for token in tokens if token not in (PADDING, BEGIN, END))
         unknown = f" {SPECIALS[UNKNOWN]}"
         words = (unknown if token == UNKNOWN else self.words[token] for token in shown)

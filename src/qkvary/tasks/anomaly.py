@@ -29,7 +29,7 @@ VALIDATION_SHARE = 10
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
-    """Point at the image whose class differs from the others'.
+    """Find the image whose class differs from the class of the other images.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
     each training image is the anomaly once; the other images of its set are distinct, and drawn
@@ -63,7 +63,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return build_encoder(network, seed, config.name, config.set_size, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return sets for the next anomalies in the epoch's order; drop a last partial batch."""
+        """Return the sets of the epoch's next anomalies; a last partial batch is dropped."""
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
         anomalies = torch.tensor(order)
@@ -75,7 +75,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return model(inputs)[..., 0]
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation set; the target of every row is the anomaly."""
+        """Return attention maps of the first validation set; every row's target is the anomaly."""
         batch = next(self.evaluation_batches("validation"))
         maps = example_maps(model, batch.inputs)
         anomaly, size = int(batch.targets[0]), self.config.set_size

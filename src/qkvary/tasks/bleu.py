@@ -1,4 +1,4 @@
-"""The corpus BLEU that sacreBLEU computes, and the BLEU of words as in the code of paper 2."""
+"""Computes the corpus BLEU of sacreBLEU, and the BLEU over words of paper 2's code."""
 
 import math
 from collections import Counter

@@ -95,7 +95,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         return self._samples() if sampled else self._whole()
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first held-out window."""
+        """Return the attention maps of the first held-out window."""
         tokens = self._held_out[: self.config.context]
         characters = [self.alphabet[code] for code in tokens.tolist()]
         return plain_example(model, tokens[None], [PRINTED.get(one, one) for one in characters])

@@ -1,4 +1,4 @@
-"""Configurations of tasks, with the fingerprints of their data. Torch-free.
+"""Defines the configurations of tasks, with the fingerprints of their data. Torch-free.
 
 The configurations of image tasks are in ``image_config``.
 """
@@ -236,7 +236,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary size that may be padded to that of the network."""
+        """Return the smallest vocabulary that may be padded to the network's vocabulary size."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -269,7 +269,7 @@ class NumberTaskConfig(TokenPrediction):
 
     @property
     def has_test(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the test windows differ from those of validation."""
+        """Whether the test windows differ from the validation windows."""
         return self.protocol == "clean"
 
     @property
@@ -301,7 +301,7 @@ class TextTaskConfig(HashedData, Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.context
 
     def find_fingerprint(self) -> str:
@@ -358,7 +358,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs: an average sentence of Multi30k."""
+        """The number of tokens for computing costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

@@ -1,4 +1,4 @@
-"""What task configurations have in common: metrics and checks. Does not import torch."""
+"""Defines the metrics and checks that task configurations share. Does not import torch."""
 
 import hashlib
 import math
@@ -61,11 +61,11 @@ class TaskConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         raise NotImplementedError
 
     def count_tokens(self, network: Network) -> int:
-        """Return the number of tokens of one sequence in a network, for the costs."""
+        """Return the number of tokens of one sequence, from which costs are computed."""
         del network
         return self.sequence_length
 
@@ -83,7 +83,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
+        """Return the task with its fingerprint, computed from the data here if it is missing."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -103,7 +103,7 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose sequences are drawn from a seed, with a given number for each split."""
+    """A task whose sequences are drawn from a seed; the number of sequences is given per split."""
 
     length: int
     train_examples: int
@@ -114,7 +114,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.length
 
     @property
@@ -138,7 +138,7 @@ class TokenPrediction(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """The number of tokens in one sequence, from which costs are computed."""
         return self.context
 
 
@@ -180,7 +180,7 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint; if it has none, that of the data on this machine."""
+        """Return the task with its fingerprint, computed from the data here if it is missing."""
         if self.data_sha256 is not None:
             return self
         return replace(cast("Any", self), data_sha256=self.find_fingerprint())

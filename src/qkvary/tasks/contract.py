@@ -1,4 +1,4 @@
-"""The interface of tasks, and the common part of classification tasks.
+"""Defines the interface of tasks, and what classification tasks have in common.
 
 The training loop uses tasks only through their interface.
 """
@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
 
 class ProcessGroup:
-    """The processes that score a network together: one, or several in a subclass."""
+    """The processes that score a network together: one process here, several in a subclass."""
 
     rank = 0
     size = 1
@@ -74,7 +74,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return sums over all processes, bit-identical in each; every process must call this."""
+        """Return sums over all processes, the same bits in each; every process must call this."""
         return list(values)
 
 
@@ -164,11 +164,11 @@ class ClassificationTask(Generic[Config]):
         return model(inputs)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and targets that are scored: by default all of them."""
+        """Return the logits and targets that are scored; by default, all are scored."""
         return self.logits(model, batch.inputs), batch.targets
 
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:
-        """Yield the examples of a split, each once."""
+        """Yield batches that contain each example of a split once."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -212,7 +212,7 @@ def build_language_model(
 def build_encoder(
     network: Network, seed: int, task: str, max_tokens: int, **exact: object
 ) -> Encoder:
-    """Build an encoder for a task; its fields must equal those in ``exact``."""
+    """Build an encoder for a task; the network's fields must equal those in ``exact``."""
     least = {"max_tokens": max_tokens}
     return build_network(network, seed, EncoderConfig, Encoder, task=task, exact=exact, least=least)
 
@@ -227,10 +227,10 @@ def build_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Built:
-    """Build a network with its configuration's ``make``, or as ``built`` if it has none.
+    """Build a network with its configuration's ``make``, or as ``built`` if there is no ``make``.
 
     The network must be a ``kind`` whose fields equal those in ``exact``, and are at least as large
-    as those in ``least``; any other is refused.
+    as those in ``least``; any other network is refused.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.
@@ -261,12 +261,12 @@ def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
-    """Return the maps of the first of these inputs, ``[layers, heads, rows, columns]``."""
+    """Return the attention maps of the first input, ``[layers, heads, rows, columns]``."""
     return attention_maps(model, inputs[:1])[0].float().cpu().numpy()
 
 
 def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
-    """Return the maps of the first of these inputs; no row has a target column."""
+    """Return the attention maps of the first input; no row has a target column."""
     shown = tuple(tokens)
     maps = example_maps(model, inputs)
     return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))

@@ -1,4 +1,4 @@
-"""Digit sequences: five synthetic tasks, random digits in, one digit per position out."""
+"""Digit sequences: five synthetic tasks that map random digits to one digit per position."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +71,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         return build_encoder(network, seed, config.name, config.length, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next sequences of the shuffled epoch; a last partial batch is dropped."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         return self._make_batch(self._examples("train")[torch.tensor(order[rows])])
 
@@ -102,7 +102,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         return mass.amax(dim=(1, 2)).mean().item()
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation sequence."""
+        """Return the attention maps of the first validation sequence."""
         tokens = self._examples("validation")[:1].long()
         return AttentionExample(
             maps=example_maps(model, tokens),

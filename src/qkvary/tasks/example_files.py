@@ -1,4 +1,4 @@
-"""The files of a finished run's examples, as safetensors, written and read without torch."""
+"""Writes and reads the examples of a finished run as safetensors, without torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,9 @@ def samples_to_bytes(samples: Sequence[Sample]) -> bytes:
     pictures = [one.pictures for one in samples if one.pictures is not None]
     if pictures:
         if len(pictures) < len(samples):
-            raise ValueError("expected pictures in all samples or in none, got them in some")
+            raise ValueError(
+                "expected pictures in all samples or in none, got some without a picture"
+            )
         parts["pictures"] = np.ascontiguousarray(np.stack(pictures), dtype=np.uint8)
     return tensors.save(parts)
 

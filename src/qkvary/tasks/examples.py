@@ -1,4 +1,4 @@
-"""Examples of a trained network: attention maps and samples. Never imports torch."""
+"""Defines examples of a trained network: attention maps and samples. Never imports torch."""
 
 from dataclasses import dataclass
 from typing import Any

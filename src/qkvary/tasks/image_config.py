@@ -1,4 +1,4 @@
-"""Configurations of the tasks over images, with the fingerprints of their data. Torch-free."""
+"""Defines the configurations of image tasks, with the fingerprints of their data. Torch-free."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -69,7 +69,7 @@ class ImageTaskConfig(Accuracy):
 
     @property
     def image_size(self) -> int:
-        """Height and width in pixels of an image as the network gets it."""
+        """Height and width, in pixels, of the images that the network receives."""
         return self.images.pixels.size if self.resize_to is None else self.resize_to
 
     @property
@@ -132,7 +132,7 @@ class AnomalyTaskConfig(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Number of images in a set, for the costs."""
+        """The number of images in a set, from which costs are computed."""
         return self.set_size
 
     @property

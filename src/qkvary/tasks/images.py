@@ -60,7 +60,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return build_network(network, seed, kind, VisionTransformer, task=name, exact=exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next images of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next images of the shuffled epoch; a last partial batch is dropped."""
         count = len(self.train_rows)
         numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
         order = self.train_rows.index_select(0, torch.tensor(numbers))
@@ -78,7 +78,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             yield Batch(self._read(_take(pixels, some)), labels[some])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation image; patches are named by row and column."""
+        """Return attention maps of the first validation image; patches are named by position."""
         (pixels, _), rows = self._split("validation")
         maps = example_maps(model, self._read(pixels[rows[:1]]))
         # The class token comes before the patches, which form a square.

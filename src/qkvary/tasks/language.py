@@ -120,7 +120,7 @@ class LanguageTask:
         }
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first tokens of the validation split."""
+        """Return the attention maps of the first tokens of the validation split."""
         part = self._split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
         shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])
@@ -129,7 +129,7 @@ class LanguageTask:
     # ---- rows
 
     def _split(self, name: str) -> TokenSplit:
-        """Return a split; the validation split replaces a missing test split."""
+        """Return a split; if there is no test split, the validation split replaces it."""
         splits = self.data.splits
         if name == "test" and name not in splits:
             name = "validation"
@@ -151,7 +151,7 @@ class LanguageTask:
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score windows without overlap; the last one may be shorter."""
+        """Score windows without overlap; the last window may be shorter."""
         context, device = self.config.context, next(model.parameters()).device
         targets = min(split.tokens - 1, limit or split.tokens)
         whole, rest = divmod(targets, context)

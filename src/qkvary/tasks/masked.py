@@ -1,4 +1,4 @@
-"""Masked: predict hidden characters of tiny Shakespeare from those on both sides."""
+"""Masked: predict hidden characters of tiny Shakespeare from the characters on both sides."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -60,7 +60,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return build_encoder(network, seed, self.config.name, self.config.context, **exact)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and targets of the predicted characters, computing no others."""
+        """Return the logits and targets of the predicted characters only."""
         # Indices instead of masks: the host waits for a GPU only once.
         chosen = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         encoder = cast("Encoder", model)
@@ -83,7 +83,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return (Batch(*some) for some in zip(*parts, strict=True))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first held-out window."""
+        """Return the attention maps of the first held-out window."""
         tokens = next(iter(self.evaluation_batches("validation"))).inputs[:1]
         printed = self.alphabet + PRINTED_MASK
         characters = [printed[token] for token in tokens[0].tolist()]

@@ -33,10 +33,10 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     The windows do not overlap. Loss and headline metric: mean cross entropy in nats per word;
     ``accuracy`` is the share of correctly predicted words.
 
-    ``as-published`` trains on the first 80 % of the windows and uses the remaining ones both for
-    validation and for testing: only numbers above about 8,000, whose first words hardly occur in
-    training. ``clean`` includes the number 8,000, which is missing from the published data, and has
-    numbers from all thousands in every split.
+    ``as-published`` trains on the first 80 % of the windows and uses the remaining windows both for
+    validation and for testing. These have only numbers above about 8,000, whose first words hardly
+    occur in training. ``clean`` includes the number 8,000, which is missing from the published
+    data, and has numbers from all thousands in every split.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which scores randomly
     chosen whole batches of validation windows.
@@ -72,7 +72,7 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next windows of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next windows of the shuffled epoch; a last partial batch is dropped."""
         windows = self._splits["train"]
         indices = epoch_batch(len(windows), batch_size, step=step, seed=seed)[rows]
         return _make_batch(windows[torch.tensor(indices)])
@@ -83,7 +83,7 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         return map(_make_batch, self._splits[split].split(size))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation window."""
+        """Return the attention maps of the first validation window."""
         words = self._splits["validation"][0, :-1]
         return plain_example(model, words[None], [self.vocabulary[code] for code in words.tolist()])
 

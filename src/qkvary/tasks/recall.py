@@ -44,7 +44,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next sequences of the shuffled epoch; a last partial batch is dropped."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         tokens, pairs = _draw(self.config, "train")
         chosen = torch.tensor(order[rows])
@@ -64,7 +64,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return (_make_batch(*some) for some in zip(*parts, strict=True))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation sequence; a query's target is its value."""
+        """Return attention maps of the first validation sequence; a query's target is its value."""
         tokens, pairs = (part[:1] for part in _draw(self.config, "validation"))
         return AttentionExample(
             maps=example_maps(model, tokens.long()),

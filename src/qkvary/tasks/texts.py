@@ -73,7 +73,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
             yield _make_batch(windows[first : first + size], labels[first : first + size])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the beginning of the first validation window."""
+        """Return the attention maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
         # Attention maps are computed without a mask, so the padding of a short text is cut off.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]

@@ -37,7 +37,7 @@ _Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 class TranslationTask:
-    """Translate sentences with an encoder-decoder; the vocabulary is that of the training split.
+    """Translate sentences with an encoder-decoder that knows the words of the training split.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
     target, the end token included. With ``as-published``, ``loss`` also averages over padding
@@ -45,7 +45,7 @@ class TranslationTask:
 
     Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100.
     ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it compares words, treats all
-    rare words as equal, and counts the begin and end tokens, which inflates it.
+    rare words as equal, and counts the begin and end tokens, which inflates the score.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
     into words differs: the code uses spaCy.
@@ -83,7 +83,7 @@ class TranslationTask:
         )
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next pairs of the epoch's shuffled order; drop a last partial batch."""
+        """Return the next pairs of the shuffled epoch; a last partial batch is dropped."""
         pairs = self._splits["train"]
         order = epoch_batch(len(pairs), batch_size, step=step, seed=seed)
         return self._make_batch(pairs, order.tolist(), rows)
@@ -171,7 +171,7 @@ class TranslationTask:
         )
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation source and its reference.
+        """Return the attention maps of the first validation sentence and its reference.
 
         In cross attention, rows are words of the reference and columns words of the source; the
         other maps are the self-attention of encoder and decoder.
@@ -213,7 +213,7 @@ class TranslationTask:
         if longest > config.max_tokens:
             raise UsageError(
                 f"expected sentences of at most {config.max_tokens} tokens in {config.data}, got "
-                f"one of {longest}: raise max_tokens"
+                f"a sentence of {longest} tokens: raise max_tokens"
             )
         return list(zip(sources, targets, strict=True))
 

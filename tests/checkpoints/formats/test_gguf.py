@@ -111,7 +111,7 @@ def test_what_changes_the_computation_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("rope_freqs.weight", "rope_freqs other than those of a partial"), ("a.b", "has a.b, which")],
+    [("rope_freqs.weight", "rope_freqs that do not describe a partial"), ("a.b", "has a.b, which")],
 )
 def test_another_tensor_is_refused(name: str, message: str, tmp_path: Path) -> None:
     values = WRITTEN.tensors["output_norm.weight"].values[:2] * [3, 1e30]
@@ -142,5 +142,5 @@ def test_a_split_file_is_one(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="two tensors"):
         load(tmp_path)
     (tmp_path / "a-00003-of-00003.gguf").unlink()
-    with pytest.raises(DamagedError, match=r"3 parts, of which a-00003-of-00003\.gguf is missing"):
+    with pytest.raises(DamagedError, match=r"3 parts, but a-00003-of-00003\.gguf is missing"):
         load(tmp_path)

@@ -206,7 +206,9 @@ def test_tokens_that_share_one_position_are_stored_with_it(model: Any) -> None:
 def test_fixed_caches_are_refused(model: Any) -> None:
     ids = tokens(1, 5)
     install(model)
-    expected = "expected a dynamic cache, whose layers can be replaced .* got one of StaticLayer; "
+    expected = (
+        "expected a dynamic cache, whose layers can be replaced .* got a cache of StaticLayer; "
+    )
     with pytest.raises(ValueError, match=expected):
         model.generate(ids, cache_implementation="static", max_new_tokens=2)
     with pytest.raises(ValueError, match=expected):

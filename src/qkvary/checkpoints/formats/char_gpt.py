@@ -1,4 +1,4 @@
-"""Post-norm character models with learned positions: ``model.safetensors`` and a ``config.json``.
+"""Loads post-norm character models with learned positions (safetensors and ``config.json``).
 
 The configuration lists the characters. A LayerNorm follows every sublayer and the last block; the
 feed-forward network uses ReLU, and the output head has its own weight and bias.

@@ -1,4 +1,4 @@
-"""GGUF, the file format of llama.cpp, loaded as one of our networks; files may be split.
+"""Loads GGUF, the file format of llama.cpp, as one of our networks; a file may be split.
 
 Only what our networks can compute is loaded. Everything else is refused, with the reason.
 """
@@ -32,19 +32,19 @@ FORMAT = "GGUF (a .gguf file of llama.cpp)"
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is a GGUF file, or a folder with one."""
+    """Return whether a path is a GGUF file, or a folder that contains a GGUF file."""
     return bool(list_files(path))
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a network, and its tokenizer if it has one."""
+    """Load a network, and its tokenizer if the file contains a tokenizer."""
     file = read_file(only_file(path, list_files(path)))
     config, weights = _read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
 def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration, and the weights in float32, which holds every type exactly."""
+    """Return the configuration and the weights; float32 holds every stored type exactly."""
     sizes = read_sizes(file, where)
     config, family = make_config(sizes), sizes.family
     tensors = {

@@ -1,4 +1,4 @@
-"""Llama-style models of karpathy/llama2.c: a ``.bin`` of version 0, and its tokenizer.
+"""Loads Llama-style models of karpathy/llama2.c: a ``.bin`` file of version 0, and its tokenizer.
 
 The file has seven sizes, then the float32 weights, grouped by kind and then by layer. Its rotary
 embedding pairs neighbouring channels; ours pairs the two halves of a head. So the rows of query and
@@ -36,12 +36,12 @@ CHECKED_POSITIONS = 512
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is a ``.bin`` file, or a folder with one."""
+    """Return whether a path is a ``.bin`` file, or a folder that contains a ``.bin`` file."""
     return bool(list_files(path))
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model and, if one is next to it, its tokenizer."""
+    """Load a model, and its tokenizer if a tokenizer file is in the same folder."""
     file = only_file(path, list_files(path))
     data = read_file(file)
     sizes = read_header(data, len(data), str(file))

@@ -1,8 +1,9 @@
-"""Language models as transformers saves them, read without transformers: Llama, Qwen, Gemma, ...
+"""Reads language models that transformers saved, without transformers: Llama, Qwen, Gemma, ...
 
-A ``config.json`` and safetensors, in one file or in shards with an index. The families are those of
-``arch.families.language_models``, and DeepSeek V3 if it has neither experts nor low-rank queries;
-of a multimodal model, only the language model is loaded.
+A folder has a ``config.json``, and safetensors in one file or in shards with an index. The
+supported families are listed in ``arch.families.language_models``; DeepSeek V3 is also supported if
+it has neither experts nor low-rank queries. Only the language model of a multimodal model is
+loaded.
 """
 
 import warnings
@@ -95,7 +96,7 @@ def load(path: Path) -> LoadedModel:
 def _is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the head is the embedding; as in transformers, a head that differs is used."""
+    """Return whether the output head shares the embedding; a stored head that differs does not."""
     if not declared or embedding is None or head is None:
         return declared
     if embedding.dtype == head.dtype and torch.equal(embedding, head):
@@ -150,7 +151,7 @@ def _list_shards(index: Path) -> list[str]:
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return the name in a current file of the family; ``None`` for a tensor to leave out."""
+    """Return the current name of a tensor, or ``None`` if the tensor is to be left out."""
     if name.endswith(_BUFFERS):
         return None
     if family == "gpt2":

@@ -1,8 +1,8 @@
-"""Our networks as saved by ``save_pretrained`` of transformers, read without transformers.
+"""Reads our networks that ``save_pretrained`` of transformers saved, without transformers.
 
-One file of weights with names prefixed by ``network.``, and a ``config.json`` with the network's
-configuration. A folder from ``qkvary export`` also has our tokenizer and a manifest for
-verification.
+A folder has one file of weights, whose names begin with ``network.``, and a ``config.json`` with
+the network's configuration. A folder from ``qkvary export`` also has our tokenizer and a manifest
+for verification.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The configuration of the network in a GGUF file, from its header alone.
+"""Reads the configuration of a network from the header of a GGUF file.
 
 Torch-free. Only what our networks can compute is loaded; everything else is refused, with the
 reason.
@@ -73,7 +73,7 @@ class Sizes(Fields):
         self.file, self.where, self.shapes = file, where, file.shapes
 
     def require(self, what: str, found: object, expected: object) -> None:
-        """Refuse the network unless a value equals the only supported one."""
+        """Refuse the network unless a value equals the only supported value."""
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
@@ -101,7 +101,7 @@ class Sizes(Fields):
 
     @property
     def num_layers(self) -> int:
-        """Number of blocks; refused if the file has fewer tensors than blocks."""
+        """The number of blocks; a file with fewer tensors than blocks is refused."""
         layers = self.size("block_count")
         if layers > len(self.shapes):
             raise DamagedError(f"{self.where} has {layers:,} layers, but fewer tensors")
@@ -183,11 +183,13 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", default=1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
-        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected only one")
+        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
     if plain is not None and max(plain) >= STILL / 2:
         counted = count_rotated(plain, base)
         if counted is None:
-            raise UsageError(f"{sizes.where} has rope_freqs other than those of a partial rotation")
+            raise UsageError(
+                f"{sizes.where} has rope_freqs that do not describe a partial rotation"
+            )
         rotated = counted
     elif plain is not None:
         # The divisors of a scaling that was computed when the file was made.
@@ -206,14 +208,15 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
 def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
     """Return the divisor of each of llama.cpp's frequencies.
 
-    Pair k rotates by ``base^(-2k/head_dim) / divisor`` there and by ``base^(-2k/rotated)`` here.
+    Pair k rotates by ``base^(-2k/head_dim) / divisor`` in llama.cpp, and by ``base^(-2k/rotated)``
+    in our networks.
     """
     divisors = [base ** (2 * k / rotated - 2 * k / head_dim) for k in range(rotated // 2)]
     return divisors + [STILL] * (head_dim // 2 - len(divisors))
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the number of rotated channels per head; ``None`` for divisors of another kind."""
+    """Return the number of rotated channels per head, or ``None`` if the divisors fit none."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None
@@ -274,7 +277,7 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the network's configuration; ``None`` for DeepSeek, where it depends on weights."""
+    """Return the configuration, or ``None`` for DeepSeek, whose configuration needs weights."""
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):
@@ -282,7 +285,7 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the fields of DeepSeek in transformers, as if every head had separate keys."""
+    """Return DeepSeek's fields as in transformers, as if every head had separate keys."""
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")
         value = sizes.size("attention.value_length_mla")

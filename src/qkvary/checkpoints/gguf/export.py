@@ -1,7 +1,7 @@
 """Writes a language model as one file for llama.cpp: architecture, sizes and tensors.
 
-What llama.cpp cannot compute is refused, with the reason. A partial rotation is written as a
-full one whose divisors (``rope_freqs``) keep the other channels from rotating.
+A network that llama.cpp cannot compute is refused, with the reason. A partial rotation is written
+as a full one whose divisors (``rope_freqs``) keep the other channels from rotating.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 
 
 
 class GgufNetwork(NamedTuple):
-    """A network as the metadata and tensors of a GGUF file."""
+    """The metadata and tensors that describe a network in a GGUF file."""
 
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]

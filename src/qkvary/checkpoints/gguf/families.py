@@ -1,4 +1,4 @@
-"""A language model in llama.cpp's architecture for its family: Qwen 3, Gemma, OLMo 2, ...
+"""Converts a language model to llama.cpp's architecture for its family: Qwen 3, Gemma, OLMo 2, ...
 
 A family can express a network if the written file reads back as the same configuration.
 """
@@ -39,7 +39,7 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return a network in the first family of llama.cpp whose header reads back as the network."""
+    """Convert a network to the first llama.cpp family whose header reads back as this network."""
     config = network.config
     for name, family in FAMILIES.items():
         if write_as(config, family) is None or not _is_computed(config, name):
@@ -63,7 +63,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
 def describe_sizes(
     config: LanguageModelConfig, name: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata by key: the sizes that all architectures have, and those in ``more``."""
+    """Return the metadata by key: the sizes of every architecture, and the entries of ``more``."""
     usual = {
         "vocab_size": config.vocabulary,
         "context_length": config.max_tokens,

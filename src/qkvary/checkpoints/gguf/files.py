@@ -1,7 +1,7 @@
-"""GGUF files as bytes, and the values of stored tensors.
+"""Packs GGUF files, and unpacks the values of stored tensors.
 
-The package ``gguf`` of llama.cpp packs and unpacks the values; ``headers`` reads and checks the
-rest.
+The package ``gguf`` of llama.cpp packs and unpacks the values; the module ``headers`` reads and
+checks everything else.
 """
 
 import struct
@@ -39,7 +39,7 @@ class Tensor(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return the module of the package ``gguf`` that packs values, and its number of a type."""
+    """Return the ``gguf`` module that packs values, and its number for a tensor type."""
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

@@ -1,4 +1,4 @@
-"""GGUF files as they are stored: metadata, and the shape, type and bytes of each tensor.
+"""Reads GGUF files as stored: metadata, and the shape, type and bytes of each tensor.
 
 Needs the standard library only. A file is untrusted: every count, length and offset is checked
 against the bytes that exist before anything is read.
@@ -42,7 +42,7 @@ SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 1
 
 
 class Blocks(NamedTuple):
-    """The size and the bytes of a block, in which a tensor type stores its values."""
+    """A tensor type's number, and the numbers of values and bytes in each of its blocks."""
 
     number: int
     size: int
@@ -92,7 +92,7 @@ class Stored(NamedTuple):
 
 
 class GgufFile(NamedTuple):
-    """A file, or all parts of a split one, with its tensors as they are stored."""
+    """A GGUF file, or all parts of a split GGUF file, with the tensors as stored."""
 
     metadata: Metadata
     tensors: Mapping[str, Stored]
@@ -131,7 +131,7 @@ class _Reader:
             return data
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
-        """Return the next number, a count; the sum of all counts is limited."""
+        """Return the next number, which is a count; the sum of all counts is limited."""
         found = self.number(code)
         most = min(most, self.entries_left)
         if found > most:
@@ -140,7 +140,7 @@ class _Reader:
         return found
 
     def name(self) -> str:
-        """Return the next string, a key or a name; long or unprintable ones are refused."""
+        """Return the next string as a key or name; long or unprintable names are refused."""
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
             "utf-8", "replace"
         )
@@ -149,7 +149,7 @@ class _Reader:
         return text
 
     def value(self) -> Any:
-        """Return the next value, which follows its type."""
+        """Read a type and then a value of this type, and return the value."""
         kind = self.number("I")
         if kind == STRING:
             return self.text()
@@ -167,7 +167,7 @@ class _Reader:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the GGUF file at a path, or those in a folder; of a split file, the first part."""
+    """Return the GGUF file or files at a path; a split file is listed by its first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -176,7 +176,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_parts(path: Path) -> list[Path]:
-    """Return all parts of a split file (``-00001-of-00003.gguf``), given any of them."""
+    """Return all parts of a split file (``-00001-of-00003.gguf``), given any part."""
     split = _PART.fullmatch(path.name)
     if split is None or not 1 <= int(split["number"]) <= (count := int(split["count"])):
         return [path]
@@ -185,13 +185,11 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> GgufFile:
-    """Return a file, mapped into memory, with all its parts; the first has the metadata."""
+    """Map all parts of a file into memory and return them; the first part has the metadata."""
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
         if not part.is_file():
-            raise DamagedError(
-                f"{paths[0]} has {len(paths)} parts, of which {part.name} is missing"
-            )
+            raise DamagedError(f"{paths[0]} has {len(paths)} parts, but {part.name} is missing")
     parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):

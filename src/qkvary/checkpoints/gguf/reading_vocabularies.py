@@ -1,4 +1,4 @@
-"""Reads vocabularies of llama.cpp as our tokenizers; those without an exact match are refused."""
+"""Reads vocabularies of llama.cpp as our tokenizers, and refuses those without an exact match."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Vocabulary:
 
     @property
     def has_separator(self) -> bool:
-        """Whether the vocabulary has a separator: a last entry that is its only control token."""
+        """Whether the last token is a separator, the only control token of the vocabulary."""
         marked = [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
         return marked == [len(self.tokens) - 1]
 
@@ -68,7 +68,7 @@ class _Vocabulary:
 
 
 def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
-    """Return the tokenizer of a file, None if it has none."""
+    """Return the tokenizer of a file, or None if the file has no tokenizer."""
     model = metadata.get(f"{_KEY}model", "none")
     if model in ("none", "no_vocab"):
         return None

@@ -1,4 +1,4 @@
-"""The pre-tokenizers that split texts before pairs are merged, by their names in llama.cpp."""
+"""Lists the pre-tokenizers that split texts before merging, by their names in llama.cpp."""
 
 import json
 from collections.abc import Mapping

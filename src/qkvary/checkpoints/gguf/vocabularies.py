@@ -49,7 +49,7 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; without one, llama.cpp takes and prints numbers."""
+    """Return a tokenizer's vocabulary; without a tokenizer, llama.cpp reads and prints numbers."""
     if tokenizer is None:
         note = "the network has no tokenizer: llama.cpp takes and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
@@ -73,7 +73,7 @@ def _make(
     adds_beginning: bool = False,
     **more: Any,
 ) -> Vocabulary:
-    """Return a vocabulary; ``types`` lists only the tokens that are not normal ones."""
+    """Return a vocabulary; ``types`` lists only the tokens whose type is not normal."""
     metadata = {
         "model": model,
         **more,
@@ -88,7 +88,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the end-of-document token, its type and a note; all are empty if there is none."""
+    """Return the end-of-document token, its type and a note; all are empty without a token."""
     if tokenizer.separator is None:
         return [], {}, []
     note = (

@@ -1,1 +1,1 @@
-"""Our networks as ``transformers`` models, and our caches for the models of ``transformers``."""
+"""Adapts our networks to ``transformers``, and our caches to the models of ``transformers``."""

@@ -1,4 +1,4 @@
-"""Our cache in transformers: ``generate`` can crop, reorder and repeat it.
+"""Adapts our cache to transformers, so that ``generate`` can crop, reorder and repeat it.
 
 A layer of this cache owns no tensors. It adapts one layer of a ``KVCache``, which the network fills
 and reads, so it works with every layout and storage of ``KVCache``.
@@ -17,7 +17,7 @@ from qkvary.nn.cache import KVCache, LayerCache
 
 
 class NetworkCacheLayer(CacheLayerMixin):
-    """An adapter of one layer of a ``KVCache`` for transformers."""
+    """Adapts one layer of a ``KVCache`` to transformers."""
 
     supports_early_init = False
 
@@ -46,7 +46,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the number of keys that a mask covers, and the index of the first."""
+        """Return the number of keys that a mask covers, and the index of the first key."""
         return self.stored.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -58,7 +58,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
     def activate_past_recording(self) -> None:
-        """Make an empty layer with a window keep all tokens, so that some can be removed later."""
+        """Make an empty layer with a window keep all tokens, so that any can be removed later."""
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
@@ -90,7 +90,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove tokens from the end of the cache; a negative number says how many."""
+        """Remove the last ``-tokens_to_remove`` tokens; the argument must not be positive."""
         if tokens_to_remove > 0:
             raise ValueError(
                 f"expected a negative number of tokens to crop by, got {tokens_to_remove}"
@@ -100,7 +100,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
 
 class NetworkCache(Cache):
-    """A ``KVCache`` as ``past_key_values``; projections that roles share are stored once."""
+    """A ``KVCache`` as ``past_key_values``; a tensor that key and value share is stored once."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class NetworkCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
+        """The size of the cache in bytes."""
         return self.kv.nbytes
 
     def set_batch(self, tokens: Tensor) -> None:

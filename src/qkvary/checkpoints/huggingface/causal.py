@@ -1,7 +1,7 @@
-"""Our language models as ``transformers`` models: ``Auto`` classes, ``generate``, safetensors.
+"""Wraps our language models for ``transformers``: ``Auto`` classes, ``generate``, safetensors.
 
-Importing this registers nothing; call ``register()`` once. The only private method of transformers
-that is overridden is ``_prepare_cache_for_generation``.
+Importing this module registers nothing; call ``register()`` once. The module overrides only one
+private method of transformers, ``_prepare_cache_for_generation``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -137,9 +137,10 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids: The tokens after those in the cache.
             attention_mask: 1 for real tokens, 0 for padding, over cached and new tokens.
             past_key_values: The cache from ``make_cache`` or an earlier call.
-            labels: The input tokens, with -100 where the loss ignores them; they are shifted here.
+            labels: The input tokens, with -100 where the loss ignores them. This method shifts them
+                by one.
             use_cache: Whether to start a cache if none is given.
-            logits_to_keep: How many of the last positions get logits, or their indices; 0 for all.
+            logits_to_keep: The number of last positions that get logits (0: all), or their indices.
             kwargs: ``num_items_in_batch`` for the loss.
 
         Raises:
@@ -169,8 +170,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens. By default there is none, unless the rotation
-                of the network's keys depends on the length.
+            max_tokens: The maximum number of tokens. By default the number is unlimited, unless the
+                rotation of the network's keys depends on the length.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model
@@ -202,8 +203,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             return given
         if given is not None:
             raise ValueError(
-                "expected a cache from make_cache(), which stores a tensor that roles share only "
-                f"once, got {type(given).__name__}, which stores every key and every value"
+                "expected a cache from make_cache(), which stores a tensor once if key and value "
+                f"share it, got {type(given).__name__}, which stores every key and every value"
             )
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None
@@ -211,7 +212,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     # transformers passes a module, but all modules are initialised at once.
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
-        """Initialise all parameters that were not loaded, at the first module that has one."""
+        """Initialise all parameters that were not loaded; the first call does so for all."""
         missing = {
             name: parameter
             for name, parameter in self.network.named_parameters()

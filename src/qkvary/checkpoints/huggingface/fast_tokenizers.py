@@ -1,4 +1,4 @@
-"""The tokenizers of qkvary for the ``tokenizers`` library, which transformers uses.
+"""Converts tokenizers of qkvary for the ``tokenizers`` library, which transformers uses.
 
 Tokens are the same for every text, with three exceptions, reported as notes: the name of a special
 token inside a text becomes that token; runs of a piece that overlaps with itself may be split

@@ -5,8 +5,9 @@ norm(x W)`` and the key ``K = RoPE_p(gamma * V)``, which rotates only some chann
 published). So V and the rotated channels of K determine both tensors, and so do V and the
 positions. Layers with a window and layers that read another layer's keys are unchanged.
 
-Bit-exact in float32 and float64. In 16 bits the model computes K from the unrounded norm and rounds
-it once, but this cache computes K from the rounded V, an error of half a unit in the last place.
+The cache is bit-exact in float32 and float64. In 16 bits the model computes K from the unrounded
+norm and rounds K once, but this cache computes K from the rounded V, an error of half a unit in the
+last place.
 
 Source: the modelling files of Gemma 4 in transformers 5.23.0.
 """
@@ -137,7 +138,7 @@ _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
 def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> DynamicCache:
-    """Make an empty exact cache of smaller size for ``past_key_values`` of a Gemma 4.
+    """Make an empty, smaller cache with exact results for ``past_key_values`` of a Gemma 4.
 
     Args:
         model: A Hugging Face Gemma 4: the whole model, or its language model alone.
@@ -146,7 +147,7 @@ def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> Dyna
             the model, which ``uninstall`` removes.
 
     Raises:
-        ValueError: if no layer shares key and value, or the layout saves nothing.
+        ValueError: if no layer shares key and value, or if the layout saves no memory.
     """
     text = _find_text_model(model)
     makers = _find_makers(text, layout)
@@ -231,8 +232,8 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
         if type(layer) is not DynamicLayer:
             raise ValueError(
                 "expected a dynamic cache, whose layers can be replaced by smaller ones, got "
-                f"one of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall the "
-                "exact cache"
+                f"a cache of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall "
+                "the exact cache"
             )
         if layer.get_seq_length():
             continue

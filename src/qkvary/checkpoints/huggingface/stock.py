@@ -1,7 +1,8 @@
-"""Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
+"""Converts our language models to Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
-Shared weights are copied, because a stock architecture has separate projections. The function is
-the same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
+Shared weights are copied, because a stock architecture has separate projections. The network
+computes the same function up to rounding, but sharing no longer saves memory; ``StockExport.notes``
+states how much is lost.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2, Llama (rotary) or DeepSeek V3 (decoupled), or else as a family.
+    """Express a network as GPT-2, Llama (rotary), DeepSeek V3 (decoupled) or another family.
 
     Raises:
-        ValueError: if the architecture cannot express it, with the first reason.
+        ValueError: if the architecture cannot express the network; the message gives a reason.
     """
     config = network.config
     chosen = to or choose_architecture(config)
