@@ -248,7 +248,7 @@ class Attention(nn.Module):
         if cache is not None and memory is None:
             decode_kernel, state = cache.kernel, cache.state
             if state is not None:
-                self._check_state(layout)
+                self.check_state(layout)
             layout = layout.end(cache.num_stored + x.shape[1])
         heads = self.read(x, layout, memory=memory, cache=cache)
         mixed = self.core(
@@ -260,7 +260,7 @@ class Attention(nn.Module):
         )
         return self.output(self.restore(mixed, heads), x)
 
-    def _check_state(self, layout: Layout) -> None:
+    def check_state(self, layout: Layout) -> None:
         """Check that a layer with a state supports a call, before its cache is changed."""
         if self.training and self.config.dropout:
             raise ValueError(

@@ -170,8 +170,11 @@ class Stack(nn.Module):
         self.recompute_blocks = False
 
     def forward(self, x: Hidden, *, layout: Layout, cache: KVCache | None = None) -> Hidden:
-        """Apply all blocks and the final norm."""
+        """Apply all blocks and the final norm, if layers with a state support the call."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
+        for block, layer_cache in zip(self.layers, caches, strict=True):
+            if layer_cache is not None and layer_cache.state is not None:
+                block.attention.check_state(layout)
         for block, layer_cache in zip(self.layers, caches, strict=True):
             x = self._apply_block(block, x, layout=layout, cache=layer_cache)
         return x if self.final_norm is None else self.final_norm(x)

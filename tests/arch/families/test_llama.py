@@ -20,6 +20,7 @@ def test_qwen_has_no_windows_by_default() -> None:
     # 28 full layers are more than there are.
     assert windows(read("qwen2.5-0.5b", **{**on, "max_window_layers": None})) == {None}
     assert windows(read("qwen2.5-0.5b", **{**on, "sliding_window": None})) == {None}
+    assert windows(read("qwen2.5-0.5b", **{**on, "use_sliding_window": None})) == {None}
 
 
 def test_dense_layers_among_experts() -> None:
@@ -30,3 +31,7 @@ def test_dense_layers_among_experts() -> None:
     # And files without experts no number of them.
     none = read("qwen3-30b-a3b", mlp_only_layers=[*range(48), 99], num_experts=None)
     assert all(isinstance(layer.feed_forward[0], FeedForward) for layer in none.layers)
+
+
+def test_a_null_counts_as_absent() -> None:
+    assert read("qwen3-0.6b", head_dim=None) == read_without("qwen3-0.6b", "head_dim")

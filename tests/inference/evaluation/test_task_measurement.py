@@ -240,7 +240,9 @@ def test_more_examples_than_there_are_are_refused(folder: Path) -> None:
         load(folder, "arc_easy", 7)
 
 
-def test_answers_are_those_of_the_network(folder: Path, model: LanguageModel) -> None:
+def test_answers_are_those_of_the_network(
+    folder: Path, model: LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every figure again, from plain log-probabilities of the same requests."""
     asked = prepare(folder, "five", "lambada", fewshot=1)
     measured = measure_tasks(LoadedModel(model, ByteTokenizer()), asked, batch_size=3)
@@ -289,6 +291,8 @@ def test_answers_are_those_of_the_network(folder: Path, model: LanguageModel) ->
         assert mean.distance == pytest.approx((mean.value - mean.chance) / mean.error)
     four = {name: one for name, one in measured.scores.items() if name != "piqa"}
     assert dataclasses.replace(measured, scores=four).mean is None
+    # Progress bars are for terminals.
+    assert "Running loglikelihood" not in capsys.readouterr().err
 
 
 QUESTIONS = {

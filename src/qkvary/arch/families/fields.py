@@ -35,10 +35,6 @@ class Fields:
         """Return whether one of the names is present and not null."""
         return self._find(names) is not None
 
-    def mentions(self, name: str) -> bool:
-        """Return whether the name is present, even with the value null."""
-        return name in self.content
-
     def replace(self, **changes: object) -> "Fields":
         """Return the configuration with other values in some fields."""
         return Fields({**self.content, **changes}, self.family)

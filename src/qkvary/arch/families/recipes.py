@@ -34,6 +34,8 @@ Flag = bool | tuple[str, bool]
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 WIDE = "intermediate_size"
+NULLS = ("sliding_window", "num_key_value_heads", "hidden_size_per_layer_input")
+"""Fields whose null has a meaning: no window, as many KV heads as heads, and no such input."""
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -143,7 +145,7 @@ class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
     )
     """The values of some fields for which costs can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Defaults of fields that files may omit; a null is not replaced."""
+    """Defaults of fields that files may omit; a null is replaced too, unless it has a meaning."""
     ignored: tuple[str, ...] = ()
     """Fields of other families, which transformers ignores in this one."""
 
@@ -207,7 +209,8 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
 
 def complete(recipe: Recipe, fields: Fields) -> Fields:
     """Return the fields that the family reads, with defaults for fields that are absent."""
-    content = {**recipe.defaults, **fields.content}
+    given = fields.content.items()
+    content = {**recipe.defaults, **{n: one for n, one in given if one is not None or n in NULLS}}
     read_here = {name: one for name, one in content.items() if name not in recipe.ignored}
     return Fields(read_here, fields.family)
 

@@ -4,11 +4,15 @@ Independent of the tasks. Needs the extra ``eval``.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
+from lm_eval.api import model as models
+from lm_eval.api import task as tasks
+from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer as LibraryModel
 from tokenizers.models import WordLevel
@@ -136,11 +140,19 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
 
 @contextmanager
 def be_quiet() -> Generator[None]:
-    """Restrict lm-eval to logging errors."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
+    """Restrict lm-eval to logging errors, and to progress bars on a terminal."""
+    logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
+    before, bar = logger.level, modules[0].tqdm
+
+    def show(*given: Any, **options: Any) -> Any:
+        return bar(*given, **options | ({} if sys.stderr.isatty() else {"disable": True}))
+
     logger.setLevel(logging.ERROR)
+    for module in modules:
+        module.tqdm = show
     try:
         yield
     finally:
         logger.setLevel(before)
+        for module in modules:
+            module.tqdm = bar
