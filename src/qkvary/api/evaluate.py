@@ -65,7 +65,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching(NetworkOptions):
-    """The device and batching of the network."""
+    """Options for the device and the batching of the network."""
 
     batch_size: Count = 8
     """Windows or requests per batch; affects only rounding."""

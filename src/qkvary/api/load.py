@@ -1,4 +1,4 @@
-"""``qk.load``: a network with weights, and its tokenizer."""
+"""Defines ``qk.load``, which loads a network with its weights and tokenizer."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ def load(
         options: The device and number format of the network.
 
     Returns:
-        ``network``, ready for decoding, and ``tokenizer``, or ``None`` for a checkpoint without
-        one: ``model, tokenizer = qk.load(path)``.
+        ``network`` is ready for decoding. ``tokenizer`` is ``None`` if the checkpoint has none.
+        Usage: ``model, tokenizer = qk.load(path)``.
 
     Raises:
         ValueError: if the checkpoint does not exist or has no known format, or the device or the

@@ -177,7 +177,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
     """Return the estimated seconds of the runs that can be timed, and counts of the other runs.
 
-    The other runs are counted for each reason why they have no estimate, such as missing data.
+    The runs without an estimate are counted by reason, such as missing data.
     """
     # Without an estimate, only the workers import torch.
     from qkvary.studies.timing import estimate_seconds, find_missing_data

@@ -6,7 +6,8 @@ function accepts text, the command line passes the text that was typed. For ever
 
 - ``--json`` prints ``result.report.data`` as one document, and ``--full`` prints the whole report;
 - ``--out`` and ``--format`` write the report, unless the verb itself has an ``out`` parameter;
-- the parameter ``terminal`` is not an option: the app passes what shows progress and messages;
+- the parameter ``terminal`` is not an option: the app passes an object that shows progress and
+    messages;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
 Errors become exit codes in ``qkvary.cli.main``.
@@ -197,7 +198,7 @@ class _Console(Console):
 
 
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
-    """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
+    """Return a console for a stream; it has ``width`` columns if the stream is no terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
     columns = None if target.isatty() or "COLUMNS" in os.environ else width

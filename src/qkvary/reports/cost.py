@@ -106,7 +106,8 @@ def _table(costs: CostComparison) -> Table:
 
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
-    """Yield the cache per token: one column if mean and growth print the same."""
+    """Yield the columns of cache per token; mean and growth share a column if they print the
+    same."""
 
     def mean(row: CostRow) -> Cell:
         value = costs.mean_cache_bytes_per_token(row) or 0

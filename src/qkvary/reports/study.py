@@ -312,8 +312,9 @@ def moment(stamp: str) -> str:
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
     """Return a summary with shorter labels, and the ending that was removed from all labels.
 
-    ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text if all variants are rotary; the second value is
-    then ``rotary``, else it is empty and the summary is unchanged.
+    If all variants are rotary, ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text, and the second
+    value is ``rotary``. If the labels share no ending, the second value is empty, and the summary
+    is unchanged.
     """
     blocks = {one for label in summary.variants for one in block_labels(label)}
     endings = {label.partition("@")[2] for label in blocks}

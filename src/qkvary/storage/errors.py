@@ -46,7 +46,8 @@ class ResourceError(QkvaryError):
 
 
 class TargetError(ResourceError, UsageError):
-    """A path that cannot be written: a file where a folder is expected, missing permissions."""
+    """A path cannot be written: a file is where a folder is expected, or permissions are
+    missing."""
 
     exit_code = 2
 

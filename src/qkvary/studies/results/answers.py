@@ -62,7 +62,7 @@ def write_contrast(
 
 
 def _by_verdict(differences: Mapping[str, Difference]) -> str:
-    """State each difference, those with the same verdict together."""
+    """State the differences, grouped by verdict."""
     parts: list[str] = []
     for verdict in get_args(Verdict):
         found = [
@@ -89,7 +89,8 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """Name the costs that two variants share in every table; empty if they share none."""
+    """Name the costs that two variants share in every table; the text is empty if there are
+    none."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))

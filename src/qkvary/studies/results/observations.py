@@ -1,7 +1,7 @@
 """The planned runs of a study with their records, and the choice of learning rates.
 
-Every planned run is included: without a record it is missing or damaged; with a non-finite
-result it has diverged. Never imports torch.
+Every planned run is included: a run without a record is missing or damaged, and a run with a
+non-finite result has diverged. Never imports torch.
 """
 
 import math
