@@ -70,7 +70,7 @@ def study(
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
-    Finished runs are not run again; a stopped study resumes where it stopped.
+    Finished runs are not run again; a stopped study resumes where the study stopped.
 
     Args:
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a
@@ -120,7 +120,7 @@ def study(
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
-        said = (runs.message, f"{left}; the same command resumes where it stopped")
+        said = (runs.message, f"{left}; the same command resumes the study")
         raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []

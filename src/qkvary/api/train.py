@@ -188,8 +188,8 @@ def _require_machine(options: TrainingOptions) -> None:
     require_device(options.device)
     if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
         raise UsageError(
-            "expected several processes for --strategy fsdp, got one: start several with `torchrun "
-            "--nproc-per-node N -m qkvary train ...`"
+            "expected several processes for --strategy fsdp, got one: start several processes with "
+            "`torchrun --nproc-per-node N -m qkvary train ...`"
         )
 
 

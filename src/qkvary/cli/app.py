@@ -217,7 +217,7 @@ def print_line(screen: Console, text: str) -> None:
 
 
 def open_terminal(*, is_read_by_program: bool) -> Terminal:
-    """Return what shows progress and messages; a program that reads the result gets warnings."""
+    """Return an object that shows progress and messages, or only warnings to a reading program."""
     silent = Terminal(warn=warn, command=shlex.join(["qkvary", *TYPED]))
     if is_read_by_program:
         return silent

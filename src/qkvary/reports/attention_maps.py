@@ -122,8 +122,7 @@ def _tile(
 
 
 def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """Map weights from 0 to 1 to shades from 0 to 15; the square root keeps small weights
-    visible."""
+    """Map weights (0 to 1) to shades (0 to 15); the square root keeps small weights visible."""
     usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
     return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 15).astype(np.uint8)
 

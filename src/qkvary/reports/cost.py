@@ -106,8 +106,7 @@ def _table(costs: CostComparison) -> Table:
 
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
-    """Yield the columns of cache per token; mean and growth share a column if they print the
-    same."""
+    """Yield the columns of cache per token; a mean and growth that print alike share a column."""
 
     def mean(row: CostRow) -> Cell:
         value = costs.mean_cache_bytes_per_token(row) or 0

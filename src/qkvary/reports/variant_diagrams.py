@@ -56,7 +56,7 @@ def block_labels(label: str) -> tuple[str, ...]:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the position of each learned projection: below the query, key or value it feeds."""
+    """Return the position of each projection: below what the projection feeds, without overlaps."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))

@@ -445,7 +445,7 @@ def is_held(path: Path) -> bool:
 
 
 def read_note(path: Path) -> Note:
-    """Return the contents of the lock file at ``path``; an empty note if it has none."""
+    """Return the contents of the lock file at ``path``; an unreadable file gives an empty note."""
     try:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         names = ("pid", "host", "since")

@@ -46,8 +46,7 @@ class ResourceError(QkvaryError):
 
 
 class TargetError(ResourceError, UsageError):
-    """A path cannot be written: a file is where a folder is expected, or permissions are
-    missing."""
+    """A path cannot be written: a file is in the place of a folder, or permissions are missing."""
 
     exit_code = 2
 

@@ -133,7 +133,7 @@ def _check_inside(directory: Path, name: str) -> None:
         raise UnsafeError(f"expected file names in {directory / MANIFEST_NAME}, got {name!r}")
     path = directory / name
     if path.is_symlink() and path.resolve().parent != directory.resolve():
-        raise UnsafeError(f"{path} links to a file outside its folder; it is not read")
+        raise UnsafeError(f"{path} links to a file outside its folder; the file is not read")
 
 
 def describe(

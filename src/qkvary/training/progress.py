@@ -90,8 +90,8 @@ class Guards:
             if state.far_off >= LONGEST_SPIKE:
                 raise DivergedError(
                     f"the loss was far above its usual level (median {median(state.usual):.4g}) "
-                    f"for {LONGEST_SPIKE} steps, {loss:.4g} at step {step}; lower the learning "
-                    "rate, or disable this guard (`qkvary train --no-spike-guard`)"
+                    f"for {LONGEST_SPIKE} steps, and was {loss:.4g} at step {step}; lower the "
+                    "learning rate, or disable this guard (`qkvary train --no-spike-guard`)"
                 )
             return
         state.far_off = 0

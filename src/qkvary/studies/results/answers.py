@@ -89,8 +89,7 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """Name the costs that two variants share in every table; the text is empty if there are
-    none."""
+    """Name the costs that two variants share in every table; empty if there are no such costs."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
@@ -121,7 +120,7 @@ def write_caveats(
         )
     if len(seeds) == 1:
         caveats.append(
-            "There is one seed: the only spread is that over settings, and a task with one setting "
+            "There is one seed: the only spread is the spread over settings, and a task with one setting "
             "has no interval at all."
         )
     elif len(seeds) == 2:

@@ -97,7 +97,7 @@ def write_headline(
         sentences.append(f'For the differences in {more}, see "Every comparison in words".')
     if not sentences:
         pairs = "two pairs of runs with different seeds"
-        sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
+        sentences = [f"No variant can be compared with {baseline} yet: a comparison takes {pairs}."]
     return first.name, sentences
 
 

@@ -134,12 +134,12 @@ class SlurmExecutor(Executor):
                 del self._pending[job]
 
     def stop(self) -> None:
-        """Cancel the jobs; Slurm kills those that do not end."""
+        """Cancel the jobs; Slurm kills jobs that do not end."""
         for job in list(self._pending):
             job.cancel(check=False)
 
     def kill(self) -> None:
-        """Cancel the jobs; Slurm kills those that do not end."""
+        """Cancel the jobs; Slurm kills jobs that do not end."""
         self.stop()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
