@@ -17,7 +17,7 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     """Show one run: its configuration, curves, metrics and environment.
 
     Args:
-        run: The run's key, or a unique beginning of it.
+        run: The run's key, or a unique beginning of the key.
         out: Folder of runs and reports.
 
     Raises:

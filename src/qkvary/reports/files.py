@@ -1,4 +1,4 @@
-"""Writing the files of a report, each atomically."""
+"""Writes the files of a report, each atomically."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -26,7 +26,7 @@ Capitals have 9.9, all other letters 8.4."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A placed name."""
+    """A name, and where it is placed in the chart."""
 
     text: str
     x: float

@@ -107,7 +107,7 @@ def _setting(runs: Sequence[RunSamples], index: int) -> Group | Table:
 
 
 def _picks(runs: Sequence[RunSamples], index: int) -> str:
-    """State the answer that each variant gives."""
+    """Return a text with the answer of each variant."""
     picks: dict[str, list[str]] = {}
     for run in runs:
         picks.setdefault(run.samples[index].answer, []).append(run.variant)

@@ -253,8 +253,8 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
         "labels are the papers’ names: a minus separates projections, an equals sign joins "
-        "query, key or value if they share one projection. Tinted boxes are what a cache keeps when text is "
-        "generated.",
+        "query, key or value if they share one projection. Tinted boxes are what a cache keeps "
+        "when text is generated.",
         blocks=(
             *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
             study_tables.cost_table(tables),
@@ -266,8 +266,8 @@ def _published(summary: Summary) -> Section:
     return Section(
         key="published",
         title="Published figures",
-        lead="The papers’ numbers beside the numbers measured here. “Does not recompute” means that the "
-        "published number does not follow from the paper’s own inputs.",
+        lead="The papers’ numbers beside the numbers measured here. “Does not recompute” means "
+        "that the published number does not follow from the paper’s own inputs.",
         blocks=tuple(
             run_tables.published_table(comparison, f"published-{index}")
             for index, comparison in enumerate(summary.published)

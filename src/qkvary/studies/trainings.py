@@ -116,7 +116,7 @@ def list_trainings(store: Store) -> tuple[NotedTraining, ...]:
 
 
 def find_training(store: Store, name: str) -> NotedTraining:
-    """Return the training with the note ``name``, or the newest whose study has this name."""
+    """Return the training with the note ``name``, or the newest training of that study name."""
     trainings = list_trainings(store)
     named = [one for one in trainings if name in (*one.notes, one.study.name)]
     # A training that has not made a step does not hide an older one.

@@ -248,7 +248,7 @@ class ExecutionSettings:
 @stored("TrainingConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """Everything about training that is not the task or the network."""
+    """The configuration of training, without the task and the network."""
 
     steps: int
     batch_size: int

@@ -1,4 +1,4 @@
-"""What one process of a training run computes, and how it works with the other processes.
+"""Computes one process's part of a training run, together with the other processes.
 
 The gradient of a step is that of the mean loss over all counted targets, however the batch is
 split: each micro-batch is weighted by its share of those targets.

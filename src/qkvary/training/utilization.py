@@ -1,4 +1,4 @@
-"""Device utilization of training: its FLOPs per second relative to those of a large matmul.
+"""Measures device utilization: the FLOPs per second of training, relative to a large matmul.
 
 The process that trains a network measures the matmul at the end of the run, because the speed of
 a matmul depends on the machine and the load. The utilization is not part of the run's identity.

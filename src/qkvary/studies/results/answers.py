@@ -120,8 +120,8 @@ def write_caveats(
         )
     if len(seeds) == 1:
         caveats.append(
-            "There is one seed: the only spread is the spread over settings, and a task with one setting "
-            "has no interval at all."
+            "There is one seed: the only spread is the spread over settings, and a task with one "
+            "setting has no interval at all."
         )
     elif len(seeds) == 2:
         caveats.append("There are two seeds: intervals are very wide by necessity.")

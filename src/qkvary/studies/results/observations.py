@@ -61,7 +61,7 @@ def choose_learning_rates(
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
     """Select the runs of one learning rate per setting and variant; list all learning rates.
 
-    The chosen rate has the best mean of the task's own validation metric among those with the
+    The chosen rate has the best mean of the task's own validation metric among the rates with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
     the runs of the rate with the fewest missing runs are selected.
     """
