@@ -26,7 +26,7 @@ def load(
             ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
         tokenizer: For a checkpoint without a tokenizer: ``gpt2``, ``bytes``, a ``tokenizer.json``,
             a ``tok512.bin``, or a ``.model`` of SentencePiece.
-        code: Your file with the classes that the network needs; it is imported, which runs it.
+        code: Your file with the classes that the network needs. Importing this file runs it.
         options: The device and number format of the network.
 
     Returns:

@@ -305,7 +305,7 @@ class OrderedTexts:
         self(0, "", False)
 
     def __call__(self, number: int, text: str, ends: bool) -> None:
-        """Append to the text of one prompt, and print whatever the order of the texts allows."""
+        """Append to the text of one prompt, and print the texts whose turn has come."""
         self._waiting[number] += text
         self._ended[number] |= ends
         while self._current < len(self._waiting):

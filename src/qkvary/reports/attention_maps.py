@@ -1,4 +1,4 @@
-"""Attention maps as small images, with outlines around the cells that hold the answer.
+"""Draws attention maps as small images, and outlines the cells that hold the answer.
 
 A map goes into the page as a PNG of 16 shades in a data URI.
 """
@@ -46,7 +46,7 @@ def map_group(
     detail: str,
     file: str,
 ) -> Group:
-    """Return the drawings of examples side by side."""
+    """Return a group that shows the drawings of examples side by side."""
     charts = (
         Chart(draw=partial(drawing, one), caption=one.variant, detail=f"seed {one.seed}")
         for one in examples

@@ -1,4 +1,4 @@
-"""Placement of names in a scatter chart, so that none covers another name or a point.
+"""Places names in a scatter chart so that no name covers another name or a point.
 
 Placement is greedy and deterministic. Each name takes the first free position on a spiral around
 its point. If that position is not next to the point, a thin line connects the name and the point.

@@ -1,4 +1,4 @@
-"""Learning curves: several variants in one chart, or one panel for each variant.
+"""Draws learning curves: several variants in one chart, or one panel for each variant.
 
 The bands of many variants would overlap in one chart. Separate panels on one scale do not overlap,
 and need no colours.

@@ -1,4 +1,4 @@
-"""The supporting tables: published figures, runs, problems, attention, learning rates."""
+"""Makes the supporting tables: published numbers, runs, problems, attention, learning rates."""
 
 from collections.abc import Sequence
 from functools import partial

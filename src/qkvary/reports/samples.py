@@ -1,4 +1,4 @@
-"""The samples of a study: pictures with answers, sets with the odd one out, translations."""
+"""Shows the samples of a study: pictures with answers, odd-one-out sets, translations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""A report in the terminal: question, answer, the brief sections, caveats; no drawings.
+"""Prints a report in the terminal: question, answer, brief sections and caveats; no drawings.
 
 The whole report is printed on request. Otherwise the last line says how to get the rest.
 
-Works without colour and in a narrow window: a table that does not fit is printed in parts. Neither
-markup nor escape sequences in a text have any effect.
+The output needs neither colour nor a wide window: a table that does not fit is printed in parts.
+Neither markup nor escape sequences in a text have any effect.
 """
 
 import math

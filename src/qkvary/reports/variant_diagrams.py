@@ -1,4 +1,4 @@
-"""A drawing of one attention block, like the papers' figure 1, derived from any variant.
+"""Draws the attention block of any variant, like figure 1 of the papers.
 
 From bottom to top: the layer input, the learned projections, query, key and value, the
 scores, the weighted sum. No variant is special-cased by name.

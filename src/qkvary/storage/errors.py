@@ -14,7 +14,7 @@ class QkvaryError(Exception):
 
 
 class UsageError(QkvaryError, ValueError):
-    """Invalid input: a name, a value, a changed configuration."""
+    """The input is invalid: a name, a value, or a changed configuration."""
 
     exit_code = 2
 
@@ -40,7 +40,7 @@ class NoValidCheckpointError(DamagedError):
 
 
 class ResourceError(QkvaryError):
-    """The disk is full, a folder is not writable, memory ran out."""
+    """The disk is full, a folder is not writable, or memory ran out."""
 
     exit_code = 4
 

@@ -1,4 +1,4 @@
-"""Presets: named language models with their training, from the papers and for new work.
+"""Defines presets: named language models with their training, from the papers and for new work.
 
 A preset consists of network, training, protocol, corpus and tokenizer. Torch-free.
 """

@@ -1,7 +1,8 @@
 """The progress of a run: its guards, its state between two steps, callbacks and timing.
 
-From losses and gradient norms, the guards decide to skip a step or to end a diverged run. Their
-state is part of the run's state, so a resumed run decides like an uninterrupted one. Torch-free.
+The guards use losses and gradient norms to decide whether to skip a step or to end a diverged run.
+The state of the guards is part of the run's state, so a resumed run decides like an uninterrupted
+run. Torch-free.
 """
 
 import dataclasses

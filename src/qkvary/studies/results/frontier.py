@@ -1,4 +1,4 @@
-"""Pareto frontiers of quality and cost. Never imports torch.
+"""Computes Pareto frontiers of quality and cost. Never imports torch.
 
 A variant is dominated by another variant if the other costs no more, is no worse, and is strictly
 better in cost or in quality. Since means of few seeds are noisy, a variant is called dominated

@@ -1,4 +1,4 @@
-"""The answer of a study in a few plain sentences, by rule. Never imports torch.
+"""Writes the short answer of a study in plain sentences, by rule. Never imports torch.
 
 Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
 for all planned contrasts. If a variant's interval excludes zero, the variant is better or has a

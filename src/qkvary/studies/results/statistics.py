@@ -1,4 +1,4 @@
-"""Means, intervals and tests for a few paired runs. Never imports torch.
+"""Computes means, intervals and tests for a few paired runs. Never imports torch.
 
 A study has three to ten seeds, so every method is chosen to keep its nominal error rate with that
 few values: the t interval of paired differences, never a percentile bootstrap (with three values,

@@ -118,7 +118,7 @@ class FinishedRun(RunResult):
 
 
 def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
-    """Yield packed runs; each is checked first."""
+    """Yield the packed runs in ``data``; each run is checked first."""
     with lzma.open(BytesIO(data)) as file:
         lines = _lines(file, max(FREE_BYTES, LARGEST_RATIO * len(data)), where)
         header, number = next(lines, {}), 0
