@@ -113,7 +113,7 @@ def test_show_of_runs_that_are_damaged_or_not_finished(
 
 @pytest.mark.parametrize(
     ("start", "says"),
-    [("", "got '', with which 5 keys start"), ("zz", "got 'zz'"), ("../x", "got '../x'")],
+    [("", "got '', the beginning of 5 keys"), ("zz", "got 'zz'"), ("../x", "got '../x'")],
 )
 def test_show_of_no_run_or_of_several(runs: Path, start: str, says: str, typed: Typed) -> None:
     assert says in typed.error("show", start, "--out", runs)

@@ -123,7 +123,7 @@ def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a verb by name, with the fields of each group in its place."""
+    """Return a verb's parameters by name; the fields of a group of options replace the group."""
     groups, found = option_groups(function), dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
         if name not in groups:

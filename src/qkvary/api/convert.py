@@ -135,8 +135,8 @@ def convert(
         A result whose ``value.network`` is the new network.
 
     Raises:
-        ValueError: for a rewrite or method that is unknown or whose conditions do not hold, or if
-            ``out`` would replace the checkpoint.
+        ValueError: if the rewrite or method is unknown or its conditions do not hold, or if ``out``
+            would replace the checkpoint.
         DamagedError: if the checkpoint is damaged.
         StoppedError: if a distillation was stopped; the same call resumes it.
     """

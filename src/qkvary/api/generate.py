@@ -55,7 +55,7 @@ class Texts(list[Text]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """The seed, the end of the texts, and beam search."""
+    """Options for the seed, the end of the texts, and beam search."""
 
     seed: int = 0
     """Seed of the random numbers."""
@@ -72,7 +72,7 @@ class Answering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(NetworkOptions):
-    """The device and batching of the network, and its cache."""
+    """Options for the device, the batching and the cache of the network."""
 
     deterministic_batch: bool = False
     """Compute each prompt separately, so that no bit depends on the others."""
@@ -106,14 +106,14 @@ def generate(
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    The same call gives the same text on the same machine. Other prompts in a batch can change an
-    answer through rounding, unless batches are deterministic.
+    The same call gives the same text on the same machine. Unless batches are deterministic, the
+    other prompts in a batch can change an answer through rounding.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         prompt: A text to continue, or several, which are decoded in batches.
-        tokens: Maximum new tokens. If not given, as many as the model has positions for, at most
-            256.
+        tokens: Maximum new tokens. If not given, as many as the model's context has room for, at
+            most 256.
         sampling: The choice of tokens.
         answering: The seed, the end of the texts, and beam search.
         decoding: The device, batching and cache.

@@ -16,7 +16,7 @@ def list_studies() -> Result[tuple[Study, ...]]:
     report = Report(
         subject="studies",
         question="Which studies are there?",
-        lead="qkvary study NAME runs one; qkvary study FILE.py runs one of your own",
+        lead="qkvary study NAME runs a listed study; qkvary study FILE.py runs your own study",
         sections=tuple(map(_section, studies)),
         data={"studies": [_describe(study) for study in studies]},
     )

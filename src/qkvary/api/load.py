@@ -1,4 +1,4 @@
-"""``qk.load``: a network with weights, and its tokenizer."""
+"""Defines ``qk.load``, which loads a network with its weights and tokenizer."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +26,12 @@ def load(
             ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
         tokenizer: For a checkpoint without a tokenizer: ``gpt2``, ``bytes``, a ``tokenizer.json``,
             a ``tok512.bin``, or a ``.model`` of SentencePiece.
-        code: Your file with the classes that the network needs; it is imported, which runs it.
+        code: Your file with the classes that the network needs. Importing this file runs it.
         options: The device and number format of the network.
 
     Returns:
-        ``network``, ready for decoding, and ``tokenizer``, or ``None`` for a checkpoint without
-        one: ``model, tokenizer = qk.load(path)``.
+        ``network`` is ready for decoding. ``tokenizer`` is ``None`` if the checkpoint has none.
+        Usage: ``model, tokenizer = qk.load(path)``.
 
     Raises:
         ValueError: if the checkpoint does not exist or has no known format, or the device or the

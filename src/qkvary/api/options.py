@@ -147,7 +147,7 @@ NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """The device and the number format of a network."""
+    """Options for the device and the number format of a network."""
 
     device: str | None = None
     """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""

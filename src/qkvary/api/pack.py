@@ -24,7 +24,7 @@ def pack(
 ) -> Result[int]:
     """Write the finished runs of a study into one file, to keep or to take elsewhere.
 
-    ``unpack`` adds them to another folder of runs. Trained networks are left out.
+    ``unpack`` adds the runs to another folder of runs. Trained networks are left out.
 
     Args:
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a

@@ -21,7 +21,7 @@ from qkvary.text.numbers import Count, Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The device to plan for."""
+    """Options for the device to plan for."""
 
     gpu: Annotated[str | None, Parameter(name=("--gpu", "--device"))] = None
     """A device, such as a100-40gb."""
@@ -91,8 +91,8 @@ def plan(
         purpose: Serving or training, with the settings of training.
 
     Raises:
-        ValueError: for an unknown model, label, device or format, if neither a device nor memory is
-            given, or for a number that makes no sense.
+        ValueError: if a model, label, device or format is unknown, if neither a device nor memory
+            is given, or if a number makes no sense.
         DownloadError: if the hub cannot be reached.
     """
     demand = Demand(

@@ -53,7 +53,7 @@ class Result(Generic[Value]):
         """Return a table as a data frame, with unrounded values.
 
         Args:
-            table: A name from ``tables``; the first by default.
+            table: A name from ``tables``; by default, the first name.
 
         Raises:
             ValueError: if pandas is not installed, or there is no such table.
@@ -88,7 +88,7 @@ class Result(Generic[Value]):
             The files that were written.
 
         Raises:
-            ValueError: for an unknown format, or one whose package is not installed.
+            ValueError: if a format is unknown, or the package for a format is not installed.
         """
         # The renderers take longer to import than most results take to compute.
         from qkvary.reports.files import write_report

@@ -162,7 +162,7 @@ def _prepare(
     tokenizer: str | None,
     terminal: Terminal,
 ) -> Path:
-    """Return the file or folder that the engine loads; say what a new export gives up."""
+    """Return the file or folder that the engine loads; print what a new export loses."""
     is_gguf = engine == "llama.cpp"
     if source.suffix == ".gguf" if is_gguf else is_stock_folder(source):
         for option, value in {"--weights": weights, "--tokenizer": tokenizer}.items():

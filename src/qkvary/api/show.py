@@ -17,7 +17,7 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     """Show one run: its configuration, curves, metrics and environment.
 
     Args:
-        run: The run's key, or a unique beginning of it.
+        run: The run's key, or a unique beginning of the key.
         out: Folder of runs and reports.
 
     Raises:
@@ -29,8 +29,8 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     matches = [key for key in keys if key.startswith(run.lower())]
     if len(matches) != 1:
         raise UsageError(
-            f"expected the start of one run's key in {store.path}, got {run!r}, with which "
-            f"{count(len(matches), 'key')} start"
+            f"expected the beginning of exactly one run's key in {store.path}, got {run!r}, "
+            f"the beginning of {count(len(matches), 'key')}"
         )
     (key,) = matches
     record, events = store.record(key), store.log_events(key)

@@ -69,7 +69,7 @@ def status(
     listed = [one for one in found if one.note and (one.state in PROBLEMS or not problems)]
     answer = [f"{one.run_key[:12]} {one.state}: {one.note}" for one in listed]
     if not found:
-        answer = [f"there are no runs in {store.path}; `qkvary study NAME` makes some"]
+        answer = [f"there are no runs in {store.path}; `qkvary study NAME` runs a study"]
     elif problems and not any(counts[state] for state in PROBLEMS):
         answer = [f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"]
     report = Report(

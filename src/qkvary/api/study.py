@@ -70,7 +70,7 @@ def study(
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
-    Finished runs are not run again; a stopped study resumes where it stopped.
+    Finished runs are not run again; a stopped study resumes where the study stopped.
 
     Args:
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a
@@ -120,7 +120,7 @@ def study(
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
-        said = (runs.message, f"{left}; the same command resumes where it stopped")
+        said = (runs.message, f"{left}; the same command resumes the study")
         raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
@@ -177,7 +177,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
     """Return the estimated seconds of the runs that can be timed, and counts of the other runs.
 
-    The other runs are counted for each reason why they have no estimate, such as missing data.
+    The runs without an estimate are counted by reason, such as missing data.
     """
     # Without an estimate, only the workers import torch.
     from qkvary.studies.timing import estimate_seconds, find_missing_data

@@ -1,6 +1,7 @@
 """Train a language model: a preset, its variants, and any text.
 
-From the command to the first step, these values are made, each from the ones before:
+Between the command and the first step, these values are made. Each is made from the values above
+it:
 
 - ``Preset``: a named network and how to train it; ``TrainingOptions`` hold the user's changes;
 - ``PlannedSet``: the prepared set of the text, in ``prepared``; a plan may know only its size;
@@ -187,8 +188,8 @@ def _require_machine(options: TrainingOptions) -> None:
     require_device(options.device)
     if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
         raise UsageError(
-            "expected several processes for --strategy fsdp, got one: start several with `torchrun "
-            "--nproc-per-node N -m qkvary train ...`"
+            "expected several processes for --strategy fsdp, got one: start several processes with "
+            "`torchrun --nproc-per-node N -m qkvary train ...`"
         )
 
 
@@ -400,7 +401,7 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
         self._update = self._open.enter_context(self._terminal.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Print which other process holds the run that this process waits for, but only once."""
+        """Print, only once, which process holds the run that this process waits for."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
             self._terminal.say(f"waiting for {owner}: {cell.title}")

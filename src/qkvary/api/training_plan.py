@@ -60,9 +60,9 @@ def choose_steps(
 ) -> int:
     """Return how many steps fit into ``minutes`` on this machine, to two significant digits.
 
-    The minutes are those of the first run, validations and test included; the number is rounded
-    down. If the store already has this training, perhaps with other execution settings, variants or
-    seeds, its number of steps is returned, so that it is resumed.
+    The minutes include the validations and the test of the first run. The number of steps is
+    rounded down. If the store already has this training, perhaps with other execution settings,
+    variants or seeds, the stored number of steps is returned, so that the training is resumed.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")

@@ -6,7 +6,8 @@ function accepts text, the command line passes the text that was typed. For ever
 
 - ``--json`` prints ``result.report.data`` as one document, and ``--full`` prints the whole report;
 - ``--out`` and ``--format`` write the report, unless the verb itself has an ``out`` parameter;
-- the parameter ``terminal`` is not an option: the app passes what shows progress and messages;
+- the parameter ``terminal`` is not an option: the app passes an object that shows progress and
+    messages;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
 Errors become exit codes in ``qkvary.cli.main``.
@@ -198,7 +199,7 @@ class _Console(Console):
 
 
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
-    """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
+    """Return a console for a stream; it has ``width`` columns if the stream is no terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
     if "COLUMNS" in os.environ:
@@ -221,7 +222,7 @@ def print_line(screen: Console, text: str) -> None:
 
 
 def open_terminal(*, is_read_by_program: bool) -> Terminal:
-    """Return what shows progress and messages; a program that reads the result gets warnings."""
+    """Return an object that shows progress and messages, or only warnings to a reading program."""
     silent = Terminal(warn=warn, command=shlex.join(["qkvary", *TYPED]))
     if is_read_by_program:
         return silent
@@ -309,7 +310,7 @@ class OrderedTexts:
         self(0, "", False)
 
     def __call__(self, number: int, text: str, ends: bool) -> None:
-        """Append to the text of one prompt, and print whatever the order of the texts allows."""
+        """Append to the text of one prompt, and print the texts whose turn has come."""
         self._waiting[number] += text
         self._ended[number] |= ends
         while self._current < len(self._waiting):

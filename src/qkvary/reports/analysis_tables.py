@@ -31,7 +31,7 @@ def _mean(
 
 
 def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the similarity of key and value in each layer: means over KV heads."""
+    """Return a table of the similarity of key and value in each layer: means over KV heads."""
     pair = partial(_mean, "key_values", percent)
 
     def forecast(layer: LayerAnalysis) -> Cell:
@@ -65,7 +65,7 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 
 
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the cosines of the weights of each layer, by three definitions."""
+    """Return a table of the cosines of each layer's weights, by three definitions."""
     note = (
         "Flattened is the cosine of the two matrices, taken as vectors. Columns is the mean cosine "
         "of corresponding channels. Heads is the mean absolute cosine of corresponding heads. The "
@@ -105,7 +105,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the effective ranks of each layer's weights.
+    """Return a table of the effective ranks of each layer's weights.
 
     The rank of W_Q W_K^T is a mean over heads.
     """
@@ -160,7 +160,7 @@ def _rank(ranks: Sequence[RankReading], kind: str) -> Cell:
 
 
 def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return entropy, distance and asymmetry of each layer's attention: means over heads."""
+    """Return a table of each layer's attention: mean entropy, distance and asymmetry of heads."""
 
     def uniform(name: str, decimals: int) -> Callable[[LayerAnalysis], Cell]:
         write = partial(fixed, decimals=decimals)

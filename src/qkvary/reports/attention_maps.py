@@ -1,4 +1,4 @@
-"""Attention maps as small images, with outlines around the cells that hold the answer.
+"""Draws attention maps as small images, and outlines the cells that hold the answer.
 
 A map goes into the page as a PNG of 16 shades in a data URI.
 """
@@ -46,7 +46,7 @@ def map_group(
     detail: str,
     file: str,
 ) -> Group:
-    """Return the drawings of examples side by side."""
+    """Return a group that shows the drawings of examples side by side."""
     charts = (
         Chart(draw=partial(drawing, one), caption=one.variant, detail=f"seed {one.seed}")
         for one in examples
@@ -122,7 +122,7 @@ def _tile(
 
 
 def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """Return 0 to 15 for weights 0 to 1, by the square root, so that small ones are visible."""
+    """Map weights (0 to 1) to shades (0 to 15); the square root keeps small weights visible."""
     usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
     return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 15).astype(np.uint8)
 

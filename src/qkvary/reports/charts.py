@@ -1,4 +1,4 @@
-"""The two kinds of charts that share axes: lines with names, and points with names.
+"""Draws two kinds of charts with the same axes: named lines and named points.
 
 A line or point has the colour of its variant's family; dashes distinguish lines of one family. The
 names make the charts readable without colours.

@@ -63,7 +63,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
 
 
 def _layers(labels: Sequence[str], changed: Sequence[str]) -> Table:
-    """Return the labels before and after, one row for adjacent layers with equal labels."""
+    """Return a table of old and new labels; adjacent layers with equal labels share a row."""
     pairs = zip(labels, changed, strict=True)
     rows: list[dict[str, str]] = []
     for (before, after), alike in groupby(enumerate(pairs, 1), key=lambda one: one[1]):

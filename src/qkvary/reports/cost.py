@@ -106,7 +106,7 @@ def _table(costs: CostComparison) -> Table:
 
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
-    """Yield the cache per token: one column if mean and growth print the same."""
+    """Yield the columns of cache per token; a mean and growth that print alike share a column."""
 
     def mean(row: CostRow) -> Cell:
         value = costs.mean_cache_bytes_per_token(row) or 0

@@ -128,7 +128,7 @@ _SHARES = (
 def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     text, protocol = document["text"], document["protocol"]
     documents = count(text["documents"], "document")
-    read = "read one after the other" if protocol.joined else "each read alone"
+    read = "joined and read as one text" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
     said = (
         f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens "

@@ -1,6 +1,6 @@
-"""The drawings of a report as files for a paper: SVG, PNG and PDF; equal reports give equal bytes.
+"""Renders the drawings of a report as SVG, PNG and PDF; equal reports give equal bytes.
 
-The drawing is the same as on the page, but on white and with its colours written out.
+A drawing is the same as on the page, except that it is on white and its colours are written out.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Writing the files of a report, each atomically."""
+"""Writes the files of a report, each atomically."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +27,8 @@ def write_report(
 
     Args:
         report: The report.
-        target: The folder of the page, with ``tables/`` and ``figures/`` in it; or one file with
-            one of ``ENDINGS``, which decides the format.
+        target: The folder of the page, with ``tables/`` and ``figures/`` in it; or a file, whose
+            ending (one of ``ENDINGS``) decides the format.
         formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:

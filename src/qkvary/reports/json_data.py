@@ -1,4 +1,4 @@
-"""JSON documents for other programs: the schema's version first, no NaN."""
+"""Makes JSON documents for other programs: the schema's version comes first, and NaN is null."""
 
 import dataclasses
 import json

@@ -1,7 +1,7 @@
-"""Placement of names in a scatter chart, so that none covers another name or a point.
+"""Places names in a scatter chart so that no name covers another name or a point.
 
-Greedy and deterministic: each name takes the first free place on a spiral around its point; a
-thin line connects them if that place is not next to the point.
+Placement is greedy and deterministic. Each name takes the first free position on a spiral around
+its point. If that position is not next to the point, a thin line connects the name and the point.
 """
 
 import itertools
@@ -26,7 +26,7 @@ Capitals have 9.9, all other letters 8.4."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A placed name."""
+    """A name, and where it is placed in the chart."""
 
     text: str
     x: float
@@ -54,7 +54,7 @@ def text_width(text: str) -> float:
 def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
     """Return the label of each spot, or None if there is no room for it.
 
-    No name leaves the area or touches an obstacle: a marker, an error bar.
+    No name leaves the area or touches an obstacle such as a marker or an error bar.
     """
 
     def crowding(index: int) -> int:

@@ -1,6 +1,7 @@
-"""Learning curves: several variants in one chart, or one panel for each variant.
+"""Draws learning curves: several variants in one chart, or one panel for each variant.
 
-With many variants, bands in one chart overlap; panels on one scale do not, and need no colours.
+The bands of many variants would overlap in one chart. Separate panels on one scale do not overlap,
+and need no colours.
 """
 
 import math
@@ -37,7 +38,7 @@ def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
 
 
 def panels(curves: Sequence[LearningCurve], baseline: str) -> tuple[Chart, ...]:
-    """Return the curves of one setting and quantity, one panel each, on one scale."""
+    """Return a panel for each curve of one setting and quantity; all panels have the same scale."""
     plot = _plot(curves)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
     return tuple(Chart(draw=partial(_panel, plot, curve, behind, baseline)) for curve in curves)

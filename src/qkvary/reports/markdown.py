@@ -1,4 +1,4 @@
-"""A report as one Markdown document; equal reports give equal text."""
+"""Writes a report as one Markdown document; equal reports give equal text."""
 
 import re
 from collections.abc import Iterator

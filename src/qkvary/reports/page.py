@@ -1,4 +1,4 @@
-"""The page of a report as one self-contained HTML file, and the part of it for notebooks.
+"""Renders a report as a self-contained HTML page, or as a fragment for a notebook.
 
 Equal reports give equal text. The templates escape every text; ``svg`` escapes the texts of its
 drawings. Reports are built elsewhere.

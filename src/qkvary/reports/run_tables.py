@@ -1,4 +1,4 @@
-"""The supporting tables: published figures, runs, problems, attention, learning rates."""
+"""Makes the supporting tables: published numbers, runs, problems, attention, learning rates."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -54,7 +54,7 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
         comparison.note,
         outside if repeats else "",
         *comparison.notes,
-        f"Published, without a counterpart here: {left_out}." if left_out else "",
+        f"Published numbers without a counterpart in this study: {left_out}." if left_out else "",
     ]
 
     def deviation(cell: PublishedCell) -> Cell:

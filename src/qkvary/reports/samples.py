@@ -1,4 +1,4 @@
-"""The samples of a study: pictures with answers, sets with the odd one out, translations."""
+"""Shows the samples of a study: pictures with answers, odd-one-out sets, translations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _setting(runs: Sequence[RunSamples], index: int) -> Group | Table:
 
 
 def _picks(runs: Sequence[RunSamples], index: int) -> str:
-    """State the answer that each variant gives."""
+    """Return a text with the answer of each variant."""
     picks: dict[str, list[str]] = {}
     for run in runs:
         picks.setdefault(run.samples[index].answer, []).append(run.variant)

@@ -20,7 +20,7 @@ from qkvary.text import numbers
 def describe_stage(stage: Stage, first: Stage) -> str:
     """Describe a stage in one sentence.
 
-    ``first`` is the stage of the unchanged network, with which the stage is compared.
+    The stage is compared with ``first``, the stage of the unchanged network.
     """
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"

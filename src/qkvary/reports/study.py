@@ -123,9 +123,9 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     drawn = Group(
         title=f"Difference from {names.clip(summary.baseline)}, paired by seed",
         lead="The point is the mean difference. The thin line is the interval that holds for all "
-        "comparisons at once, the thick line the one for this comparison alone. A filled point "
-        "means that the data support the difference, a hollow one that they do not distinguish it "
-        "from zero.",
+        "comparisons at once. The thick line is the interval for this comparison alone. A filled "
+        "point means that the data support the difference. A hollow point means that the data do "
+        "not distinguish the difference from zero.",
         blocks=differences,
         layout="narrow",
         file="differences",
@@ -237,9 +237,9 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
     return Section(
         key="attention",
         title="Attention",
-        lead="Attention of one trained network on one validation example: rows are queries, "
-        "columns keys; the more a cell stands out, the more attention it gets (by the square root, "
-        "so that faint attention is seen).",
+        lead="The maps show the attention of one trained network on one validation example. Rows "
+        "are queries, and columns are keys. A cell that stands out more gets more attention. The "
+        "shade follows the square root of the weight, so that faint attention is visible.",
         blocks=tuple(blocks),
     )
 
@@ -253,8 +253,8 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
         "labels are the papers’ names: a minus separates projections, an equals sign joins "
-        "roles that share one projection. Tinted boxes are what a cache keeps when text is "
-        "generated.",
+        "query, key or value if they share one projection. Tinted boxes are what a cache keeps "
+        "when text is generated.",
         blocks=(
             *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
             study_tables.cost_table(tables),
@@ -266,8 +266,8 @@ def _published(summary: Summary) -> Section:
     return Section(
         key="published",
         title="Published figures",
-        lead="The papers’ numbers, and those measured here. “Does not recompute” means that the "
-        "published number does not follow from the paper’s own inputs.",
+        lead="The papers’ numbers beside the numbers measured here. “Does not recompute” means "
+        "that the published number does not follow from the paper’s own inputs.",
         blocks=tuple(
             run_tables.published_table(comparison, f"published-{index}")
             for index, comparison in enumerate(summary.published)
@@ -288,7 +288,7 @@ def _provenance(summary: Summary) -> Section:
     return Section(
         key="rerun",
         title="Runs",
-        lead=f"Runs done of those planned: {study_tables.count_words(summary.counts)}.",
+        lead=f"The planned runs by state: {study_tables.count_words(summary.counts)}.",
         blocks=(
             problems if problems.rows else Prose("Every planned run ended with a finite result."),
             Group(title="Run it again", blocks=(Code(summary.commands),)),
@@ -312,8 +312,9 @@ def moment(stamp: str) -> str:
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
     """Return a summary with shorter labels, and the ending that was removed from all labels.
 
-    ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text if all variants are rotary; the second value is
-    then ``rotary``, else it is empty and the summary is unchanged.
+    If all variants are rotary, ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text, and the second
+    value is ``rotary``. If the labels share no ending, the second value is empty, and the summary
+    is unchanged.
     """
     blocks = {one for label in summary.variants for one in block_labels(label)}
     endings = {label.partition("@")[2] for label in blocks}

@@ -78,7 +78,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
 def error_bar(point: FrontierPoint, metric: str) -> tuple[float, float] | None:
     """Return the uncorrected interval of the paired difference, drawn around the point.
 
-    It is cut at the ends of the metric's range.
+    The interval is cut at the ends of the metric's range.
     """
     gap = point.difference
     if gap is None or gap.mean is None or gap.low_single is None or gap.high_single is None:

@@ -1,4 +1,4 @@
-"""The results of a study in a folder of runs, for its report."""
+"""Reads the results of a study from a folder of runs, for the report of the study."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

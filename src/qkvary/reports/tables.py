@@ -1,4 +1,4 @@
-"""Tables as values; the page, the CSV, the Markdown and the terminal print the same cells.
+"""Tables as values: the page, the CSV, the Markdown and the terminal print the same cells.
 
 This module does not know which tables exist.
 """

@@ -1,9 +1,9 @@
-"""A report in the terminal: question, answer, the brief sections, caveats; no drawings.
+"""Prints a report in the terminal: question, answer, brief sections and caveats; no drawings.
 
-Prints the whole report on request, and otherwise says how to get the rest.
+The whole report is printed on request. Otherwise the last line says how to get the rest.
 
-Works without colour and in a narrow window: a table that does not fit is printed in parts. Neither
-markup nor escape sequences in a text have any effect.
+The output needs neither colour nor a wide window: a table that does not fit is printed in parts.
+Neither markup nor escape sequences in a text have any effect.
 """
 
 import math
@@ -28,7 +28,7 @@ _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": 
 def print_report(
     report: Report, screen: Console, *, full: bool = False, rest: str = "--full"
 ) -> None:
-    """Print a report, in full or in brief with the command that prints the ``rest``."""
+    """Print a report in full, or in brief with the command that prints the ``rest``."""
     if report.question:
         screen.print(_text(report.question, "bold"))
     if report.lead:
@@ -92,7 +92,7 @@ def _print_block(screen: Console, block: Block) -> None:
 
 
 def _grid(table: Table, start: int, end: int) -> Grid:
-    """Return the first column and those from ``start`` to ``end``."""
+    """Return the first column and the columns from ``start`` to ``end``."""
     places = [0, *range(start, end)]
     heading = any(column.title for column in table.columns)
     grid = Grid(box=None, show_header=heading, pad_edge=False, header_style="bold")

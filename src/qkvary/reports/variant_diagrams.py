@@ -1,4 +1,4 @@
-"""A drawing of one attention block, like the papers' figure 1, derived from any variant.
+"""Draws the attention block of any variant, like figure 1 of the papers.
 
 From bottom to top: the layer input, the learned projections, query, key and value, the
 scores, the weighted sum. No variant is special-cased by name.
@@ -25,7 +25,7 @@ _LINE = 24
 
 
 def diagram(label: str) -> Chart | None:
-    """Return the drawing of the block that a label names; None for any other name."""
+    """Return the drawing of the block with this label, or None if the name is not a label."""
     variant = read_variant(label)
     if variant is None:
         return None
@@ -45,7 +45,7 @@ def diagram(label: str) -> Chart | None:
 
 
 def block_labels(label: str) -> tuple[str, ...]:
-    """Return the distinct labels of a network's blocks; one if all layers are alike."""
+    """Return the distinct labels of a network's blocks: a single label if all layers are alike."""
     try:
         variant = parse_label(label)
     except ValueError:
@@ -56,7 +56,7 @@ def block_labels(label: str) -> tuple[str, ...]:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the position of each learned projection: below its roles, without overlaps."""
+    """Return the position of each projection: below what the projection feeds, without overlaps."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))

@@ -1,4 +1,4 @@
-"""The style of a variant in every drawing: colour, marker and dash of its family.
+"""Defines the style of a variant in every drawing: colour, marker and dash of its family.
 
 A study may have more variants than distinguishable colours. So the colour gives the family, the
 marker repeats it for readers who cannot see the colour, and the name is always next to the point.

@@ -34,7 +34,7 @@ _BRIEF = Brief(
 def choose_layer(
     model: Model | None, *, d_model: int | None, num_heads: int | None
 ) -> AttentionConfig:
-    """Return a causal layer of the given sizes, or one with the sizes of a model's first layer."""
+    """Return a causal layer of the given sizes, or with the sizes of a model's first layer."""
     if model is None:
         return AttentionConfig(
             d_model=512 if d_model is None else d_model,
@@ -75,7 +75,7 @@ def variants_report(
         layer: The layer whose costs are counted with every variant.
         length: Tokens of the sequence.
         dtype: Number format of the cache.
-        model: The name of the model whose layers have these sizes, if one was named.
+        model: The name of the model whose layers have these sizes, if a model was named.
     """
     check_word("dtype", dtype, get_args(Dtype))
     if length < 1:

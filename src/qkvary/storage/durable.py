@@ -4,9 +4,9 @@ New bytes go to a temporary name in the same directory, are flushed to the disk,
 into place; the directory is flushed last. A writer locks its temporary file or folder until it ends
 or dies, so the leftovers of killed writers can be recognized.
 
-The lock file of a folder's owner is never removed, since only its lock matters. Its contents name
-the owner and count the owners that died. An owner removes its name when it releases the lock; one
-that dies cannot.
+A process owns a folder while it locks the folder's lock file. This file is never removed, since
+only the lock matters. The file names the owner and counts the owners that died. An owner removes
+its name when it releases the lock; an owner that dies leaves its name in the file.
 """
 
 import errno
@@ -343,7 +343,7 @@ class AppendFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The owner of a lock."""
+    """The process that owns a lock."""
 
     pid: int
     host: str
@@ -382,7 +382,7 @@ class OwnerLock:
         """Acquire the lock; ``progress`` returns the progress, such as the newest checkpoint.
 
         Raises:
-            BusyError: if another process holds it; the message names the owner.
+            BusyError: if another process holds the lock; the message names the owner.
         """
         self.path, self._is_released = path, False
         self.deaths = 0
@@ -445,7 +445,7 @@ def is_held(path: Path) -> bool:
 
 
 def read_note(path: Path) -> Note:
-    """Return the contents of the lock file at ``path``; an empty note if it has none."""
+    """Return the contents of the lock file at ``path``; an unreadable file gives an empty note."""
     try:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         names = ("pid", "host", "since")
@@ -456,5 +456,5 @@ def read_note(path: Path) -> Note:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """Return the owner of the lock at ``path``, or the owner that died; None if unknown."""
+    """Return the owner that the lock file at ``path`` names, even if it died; None if unknown."""
     return read_note(path).owner

@@ -1,8 +1,8 @@
-"""This machine and process: time, versions, devices, free memory, folders of data, and signals.
+"""Describes this machine and process: versions, devices, memory, data folders; handles signals.
 
 Linux promises more memory than it has and kills processes that use it, so running out of memory
 cannot be caught. So work that needs too much must be refused beforehand. The first signal stops
-long work cleanly, after a checkpoint; a second one ends the process. Never imports torch.
+long work cleanly, after a checkpoint; a second signal ends the process. Never imports torch.
 """
 
 import functools

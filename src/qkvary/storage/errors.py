@@ -14,7 +14,7 @@ class QkvaryError(Exception):
 
 
 class UsageError(QkvaryError, ValueError):
-    """Invalid input: a name, a value, a changed configuration."""
+    """The input is invalid: a name, a value, or a changed configuration."""
 
     exit_code = 2
 
@@ -40,13 +40,13 @@ class NoValidCheckpointError(DamagedError):
 
 
 class ResourceError(QkvaryError):
-    """The disk is full, a folder is not writable, memory ran out."""
+    """The disk is full, a folder is not writable, or memory ran out."""
 
     exit_code = 4
 
 
 class TargetError(ResourceError, UsageError):
-    """A path that cannot be written: a file where a folder is expected, missing permissions."""
+    """A path cannot be written: a file is in the place of a folder, or permissions are missing."""
 
     exit_code = 2
 

@@ -70,7 +70,7 @@ class Journal:
     """A journal opened for appending."""
 
     def __init__(self, path: Path, lines: bytes) -> None:
-        """Open the journal at ``path`` with exactly these lines; all others are removed."""
+        """Open the journal at ``path`` with exactly these lines; all other lines are removed."""
         if lines != (path.read_bytes() if path.exists() else b""):
             atomic_write_file(path, lines)
         self._digest = hashlib.sha256(lines)

@@ -1,8 +1,8 @@
 """Files that are checked by digest: manifests of folders, and the numbered checkpoints of a run.
 
-A manifest holds size and sha256 of each file of a folder; it has a canonical encoding and contains
-its own digest. A folder without a valid manifest is damaged. Bytes are returned only after they
-were checked. Torch-free.
+A manifest holds the size and sha256 of each file of a folder. It has a canonical encoding, and
+contains its own digest. A folder without a valid manifest is damaged. Bytes are returned only after
+they were checked. Torch-free.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A folder's files and metadata."""
+    """The sizes and digests of a folder's files, with metadata."""
 
     files: Mapping[str, FileEntry]
     about: Mapping[str, JsonValue]
@@ -133,7 +133,7 @@ def _check_inside(directory: Path, name: str) -> None:
         raise UnsafeError(f"expected file names in {directory / MANIFEST_NAME}, got {name!r}")
     path = directory / name
     if path.is_symlink() and path.resolve().parent != directory.resolve():
-        raise UnsafeError(f"{path} links to a file outside its folder; it is not read")
+        raise UnsafeError(f"{path} links to a file outside its folder; the file is not read")
 
 
 def describe(

@@ -147,7 +147,7 @@ def only_file(folder: Path, found: Sequence[Path]) -> Path:
 
 
 def read_start(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file, fewer if it is shorter."""
+    """Return the first ``size`` bytes of a file, or all bytes if the file is shorter."""
     try:
         with path.open("rb") as file:
             return file.read(size)

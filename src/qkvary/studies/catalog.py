@@ -1,9 +1,10 @@
-"""Loads studies: built-in ones by file name, a user's own by path.
+"""Loads studies: built-in studies by file name, a user's own studies by path.
 
-A study is a Python file with a ``STUDY``; built-in ones are the files ``papers/*/studies/*.py``. A
-file with several protocols (versions of its study) has ``PROTOCOLS``, which maps the name of each
-protocol to a study. Such a study is called ``<name>-<protocol>``; only the study that is also
-``STUDY`` is called ``<name>``. Torch is loaded only if the file of the study imports torch.
+A study is a Python file with a ``STUDY``; the built-in studies are the files
+``papers/*/studies/*.py``. A file with several protocols (versions of its study) has ``PROTOCOLS``,
+which maps the name of each protocol to a study. Such a study is called ``<name>-<protocol>``; only
+the study that is also ``STUDY`` is called ``<name>``. Torch is loaded only if the file of the study
+imports torch.
 """
 
 import functools

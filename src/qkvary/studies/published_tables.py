@@ -79,7 +79,7 @@ class PublishedTable:
 
     @property
     def source(self) -> str:
-        """The paper and the place of the table in it, on one line."""
+        """The paper, and where in the paper the table is, on one line."""
         where = f"{self.paper}, {self.place}"
         return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
 

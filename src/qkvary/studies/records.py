@@ -1,4 +1,4 @@
-"""The record of a finished run, and its JSON format. Reports read records only. Torch-free."""
+"""The record of a finished run, and its JSON format. Reports read only records. Torch-free."""
 
 import functools
 from collections.abc import Mapping

@@ -123,13 +123,13 @@ class CrossSettingContrast:
 
     @property
     def sides(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Label and setting of the variant, then of its reference."""
+        """The label and setting of the variant, then the label and setting of its reference."""
         return (self.variant, self.setting), (self.reference, self.reference_setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A run of a study, and its cell in the tables."""
+    """A run of a study, and where the run appears in the tables."""
 
     setting: str
     """Name of the setting."""

@@ -48,12 +48,12 @@ class NotedTraining:
 
     @property
     def page_name(self) -> str:
-        """The name of the report page: the study's, or the first note's if that name is taken."""
+        """The report page's name: the study's name, or the first note's name if that is taken."""
         is_oldest = all(one.notes == self.notes for one in self.namesakes[:1])
         return self.study.name if is_oldest else self.notes[0]
 
     def describe_older(self) -> tuple[str, ...]:
-        """Describe the others of the same name: note, steps, variants and commands of each."""
+        """Describe the other trainings of this name: their notes, steps, variants and commands."""
         found: list[str] = []
         for one in self.namesakes:
             if one.notes != self.notes:
@@ -84,7 +84,8 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
     """Return the number of steps of an earlier training with the same ``minutes``.
 
-    The earlier training must share a variant with the study. Returns None if there is none.
+    The earlier training must share a variant with the study. Returns None if there is no such
+    training.
     """
     for training in list_trainings(store):
         if minutes in training.minutes:
@@ -115,7 +116,7 @@ def list_trainings(store: Store) -> tuple[NotedTraining, ...]:
 
 
 def find_training(store: Store, name: str) -> NotedTraining:
-    """Return the training with the note ``name``, or the newest whose study has this name."""
+    """Return the training with the note ``name``, or the newest training of that study name."""
     trainings = list_trainings(store)
     named = [one for one in trainings if name in (*one.notes, one.study.name)]
     # A training that has not made a step does not hide an older one.

@@ -152,7 +152,8 @@ class TemperatureSchedule:
     After t of S steps scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
     temperature of the variant. So tau falls or rises geometrically from T start to T.
 
-    Source: paper 1, section 2.5, names annealing and gives no schedule: this one is our choice.
+    Source: paper 1, section 2.5, mentions annealing but gives no schedule. This schedule is our
+        choice.
     """
 
     start: float
@@ -247,7 +248,7 @@ class ExecutionSettings:
 @stored("TrainingConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """Everything about training that is not the task or the network."""
+    """The configuration of training, without the task and the network."""
 
     steps: int
     batch_size: int

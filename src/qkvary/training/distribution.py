@@ -1,4 +1,4 @@
-"""What one process of a training run computes, and how it works with the other processes.
+"""Computes one process's part of a training run, together with the other processes.
 
 The gradient of a step is that of the mean loss over all counted targets, however the batch is
 split: each micro-batch is weighted by its share of those targets.
@@ -85,10 +85,10 @@ class Distribution(ProcessGroup):
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` checks the state in a checkpoint that is not in tensors; if it raises
+        ``accept`` checks the part of the state that is not stored in tensors. If ``accept`` raises
         ``DamagedError``, an older checkpoint is tried. ``report`` is called with a sentence for
         each damaged checkpoint that is newer than the loaded one; these checkpoints are
-        quarantined. Returns the state of the loaded checkpoint that is not in tensors, or None if
+        quarantined. Returns the part of the loaded state that is not stored in tensors, or None if
         there is no checkpoint.
 
         Raises:

@@ -90,14 +90,14 @@ def train(
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
-    The caller owns the folder, which must exist. Several processes that train together all call
-    this; only callbacks may differ.
+    The caller owns the folder, which must exist. If several processes train together, all call this
+    function; only their callbacks may differ.
 
-    ``stop`` is called before each step. If a single process trains, it is also called between
-    micro-batches and between the batches of an evaluation. If it returns True, a checkpoint of the
-    last full step, if there is one, is written, and training stops. An evaluation that was stopped
-    is repeated when the run is resumed. ``stored`` is the run with its stored execution settings,
-    if others are requested; the log records the differences.
+    ``stop`` is called before each step. If a single process trains, ``stop`` is also called between
+    micro-batches and between the batches of an evaluation. If ``stop`` returns True, training
+    writes a checkpoint of the last full step, if any, and stops. An evaluation that was stopped is
+    repeated when the run is resumed. ``stored`` is the run with its stored execution settings, if
+    other settings are requested; the log records the differences.
     """
     require_device(run.device)
     require_training_memory(run, processes=distribution.size)
@@ -205,8 +205,8 @@ class _Trainer:
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
         """Open the journal.
 
-        Without ``mark`` it is empty. With ``mark`` it is cut to the length that it had at a
-        checkpoint.
+        Without ``mark``, the journal is empty. With ``mark``, the journal is cut to the length that
+        it had at a checkpoint.
         """
         if not self.distribution.is_first:
             return SilentJournal()

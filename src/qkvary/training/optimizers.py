@@ -42,7 +42,7 @@ def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -
     Other parameters get the same decay if all layers agree, and the configured decay otherwise. If
     only matrices decay, vectors get 0.
 
-    Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
+    Source: the query-identity paper trains its networks with a weight decay of 2^-5 instead of 0.1.
     """
     by_layer = [config.decay_of(layer.variant) for layer in network.layers]
     outside = by_layer[0] if len(set(by_layer)) == 1 else config.weight_decay
@@ -109,8 +109,8 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
     is (d_model warmup)^-0.5. ``one_cycle`` would reach its end after the last step.
 
     Source: ``cosine_warmup`` from the public code of the key-value transformer (Borji 2023),
-    ``CosineWarmupScheduler``; ``cosine`` from that of Kayyam et al. 2026; ``one_cycle`` is
-    ``fit_one_cycle`` of fastai (Smith 2018), as in the number experiment of Borji 2023.
+    ``CosineWarmupScheduler``; ``cosine`` from the public code of Kayyam et al. 2026; ``one_cycle``
+    is ``fit_one_cycle`` of fastai (Smith 2018), as in the number experiment of Borji 2023.
     """
     warmup, floor = schedule.warmup_steps, schedule.floor
     match schedule.name:
@@ -144,7 +144,8 @@ def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int)
 def _cycle(done: float, start: float, middle: float, end: float) -> float:
     """Return the value of the schedule when the share ``done`` of all steps is over.
 
-    It follows half a cosine from ``start`` to ``middle``, then another from ``middle`` to ``end``.
+    The value follows half a cosine from ``start`` to ``middle``, then another half from ``middle``
+    to ``end``.
     """
     share, low, high = done / ONE_CYCLE_RISE, start, middle
     if done >= ONE_CYCLE_RISE:

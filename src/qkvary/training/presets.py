@@ -1,4 +1,4 @@
-"""Presets: named language models with their training, from the papers and for new work.
+"""Defines presets: named language models with their training, from the papers and for new work.
 
 A preset consists of network, training, protocol, corpus and tokenizer. Torch-free.
 """
@@ -107,8 +107,8 @@ class Preset:
     def with_variant(self, label: AnyVariant | str) -> "Preset":
         """Return the preset with another variant and that variant's score scale and weight decay.
 
-        If the label names no positions, no norm of the heads or no soft cap, those of the preset
-        are kept.
+        If the label does not name the positions, the norm of the heads or the soft cap, the
+        preset's setting is kept.
         """
         own = self.network.layers[0].variant
         variant = as_label(label).keep_positions(own)

@@ -73,7 +73,7 @@ class Collectives:
         self.rank, self.size = rank, size
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over all ranks, added in rank order, so that all get the same bits."""
+        """Return the sums over all ranks, added in rank order, so that all ranks get equal bits."""
         mine = torch.tensor(values, dtype=torch.float64)
         return [sum(column) for column in zip(*self._gather(mine).tolist(), strict=True)]
 
@@ -89,7 +89,7 @@ class Collectives:
     def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
         """Call ``work`` on every rank and return all results.
 
-        If it fails, every rank raises the error of the lowest rank on which it failed.
+        If ``work`` fails on some ranks, every rank raises the error of the lowest of these ranks.
         """
         mine: QkvaryError | None = None
         answer: JsonValue = None
@@ -186,7 +186,7 @@ def _translate_errors() -> Generator[None]:
 def _watch_launcher() -> Generator[None]:
     """End this process when torchrun dies.
 
-    SIGTERM comes first, as from torchrun itself, so that the run can write a checkpoint.
+    The process first gets SIGTERM, as from torchrun itself, so that the run can write a checkpoint.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield

@@ -1,7 +1,8 @@
 """The progress of a run: its guards, its state between two steps, callbacks and timing.
 
-From losses and gradient norms, the guards decide to skip a step or to end a diverged run. Their
-state is part of the run's state, so a resumed run decides like an uninterrupted one. Torch-free.
+The guards use losses and gradient norms to decide whether to skip a step or to end a diverged run.
+The state of the guards is part of the run's state, so a resumed run decides like an uninterrupted
+run. Torch-free.
 """
 
 import dataclasses
@@ -90,8 +91,8 @@ class Guards:
             if state.far_off >= LONGEST_SPIKE:
                 raise DivergedError(
                     f"the loss was far above its usual level (median {median(state.usual):.4g}) "
-                    f"for {LONGEST_SPIKE} steps, {loss:.4g} at step {step}; lower the learning "
-                    "rate, or disable this guard (`qkvary train --no-spike-guard`)"
+                    f"for {LONGEST_SPIKE} steps, and was {loss:.4g} at step {step}; lower the "
+                    "learning rate, or disable this guard (`qkvary train --no-spike-guard`)"
                 )
             return
         state.far_off = 0

@@ -22,7 +22,7 @@ _NOT_CURVES = ("event", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told about a run."""
+    """The facts about a run that are sent to a tracker."""
 
     project: str
     """The name of the study or training."""

@@ -1,4 +1,4 @@
-"""Device utilization of training: its FLOPs per second relative to those of a large matmul.
+"""Measures device utilization: the FLOPs per second of training, relative to a large matmul.
 
 The process that trains a network measures the matmul at the end of the run, because the speed of
 a matmul depends on the machine and the load. The utilization is not part of the run's identity.
@@ -25,9 +25,9 @@ def measure_utilization(
 ) -> dict[str, float]:
     """Return ``utilization`` and ``product_flops_per_second``.
 
-    The latter is the speed at which all processes together could multiply matrices, and
-    ``utilization`` is the share of this speed that the training reaches. The result is empty if
-    they cannot be measured.
+    ``product_flops_per_second`` is the speed at which all processes together could multiply
+    matrices. ``utilization`` is the share of this speed that the training reaches. The result is
+    empty if the speed cannot be measured.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}
@@ -53,7 +53,7 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 def product_flops_per_second(run: RunConfig) -> float:
     """Return the FLOPs per second of a matmul of large square matrices, computed like the run.
 
-    Takes the median of five repeats after one warm-up.
+    The result is the median of five repeats after one warm-up.
     """
     device = torch.device(run.device)
     side = SIDE_ON_CPU if device.type == "cpu" else SIDE_ON_GPU

@@ -62,7 +62,7 @@ def write_contrast(
 
 
 def _by_verdict(differences: Mapping[str, Difference]) -> str:
-    """State each difference, those with the same verdict together."""
+    """State the differences, grouped by verdict."""
     parts: list[str] = []
     for verdict in get_args(Verdict):
         found = [
@@ -89,7 +89,7 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """Name the costs that two variants share in every table; empty if they share none."""
+    """Name the costs that two variants share in every table; empty if there are no such costs."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
@@ -120,8 +120,8 @@ def write_caveats(
         )
     if len(seeds) == 1:
         caveats.append(
-            "There is one seed: the only spread is that over settings, and a task with one setting "
-            "has no interval at all."
+            "There is one seed: the only spread is the spread over settings, and a task with one "
+            "setting has no interval at all."
         )
     elif len(seeds) == 2:
         caveats.append("There are two seeds: intervals are very wide by necessity.")

@@ -1,4 +1,4 @@
-"""Paired differences of variants from a reference, with intervals corrected over families of tests.
+"""Computes paired differences from a reference, with intervals corrected for families of tests.
 
 Settings are fixed, seeds are random. So in a table of several settings the differences are averaged
 over the settings for each seed, and the seeds are the independent units; settings may depend on

@@ -1,8 +1,8 @@
-"""Pareto frontiers of quality and cost. Never imports torch.
+"""Computes Pareto frontiers of quality and cost. Never imports torch.
 
-A variant is dominated by another that costs no more and is no worse, and is strictly better in
-cost or quality. Since means of few seeds are noisy, a variant is called dominated without
-qualification only if the paired difference shows the cheaper variant to be better.
+A variant is dominated by another variant if the other costs no more, is no worse, and is strictly
+better in cost or in quality. Since means of few seeds are noisy, a variant is called dominated
+without qualification only if the paired difference shows the cheaper variant to be better.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The answer of a study in a few plain sentences, by rule. Never imports torch.
+"""Writes the short answer of a study in plain sentences, by rule. Never imports torch.
 
 Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
 for all planned contrasts. If a variant's interval excludes zero, the variant is better or has a
@@ -97,7 +97,7 @@ def write_headline(
         sentences.append(f'For the differences in {more}, see "Every comparison in words".')
     if not sentences:
         pairs = "two pairs of runs with different seeds"
-        sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
+        sentences = [f"No variant can be compared with {baseline} yet: a comparison takes {pairs}."]
     return first.name, sentences
 
 
@@ -264,7 +264,7 @@ def _round_up(size: float, decimals: int | None = None) -> str:
 
 
 def _sizes(gaps: Sequence[Difference], decimals: int) -> str:
-    """State the size of a difference, or the range of several."""
+    """State the size of a difference, or the range of the sizes of several differences."""
     texts = sorted({_size(gap, decimals) for gap in gaps}, key=float)
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
@@ -335,7 +335,7 @@ def _direct(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _shorten(planned: _Planned, write: Callable[[_Planned], str]) -> list[str]:
-    """Return one sentence about the first contrasts, as many as fit; none without contrasts."""
+    """Return a sentence about as many contrasts as fit, or nothing if there are no contrasts."""
     found = list[str]()
     for number in range(1, len(planned) + 1):
         more = len(planned) - number

@@ -1,7 +1,7 @@
 """The planned runs of a study with their records, and the choice of learning rates.
 
-Every planned run is included: without a record it is missing or damaged; with a non-finite
-result it has diverged. Never imports torch.
+Every planned run is included: a run without a record is missing or damaged, and a run with a
+non-finite result has diverged. Never imports torch.
 """
 
 import math
@@ -61,7 +61,7 @@ def choose_learning_rates(
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
     """Select the runs of one learning rate per setting and variant; list all learning rates.
 
-    The chosen rate has the best mean of the task's own validation metric among those with the
+    The chosen rate has the best mean of the task's own validation metric among the rates with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
     the runs of the rate with the fewest missing runs are selected.
     """

@@ -1,4 +1,4 @@
-"""Means, intervals and tests for a few paired runs. Never imports torch.
+"""Computes means, intervals and tests for a few paired runs. Never imports torch.
 
 A study has three to ten seeds, so every method is chosen to keep its nominal error rate with that
 few values: the t interval of paired differences, never a percentile bootstrap (with three values,
@@ -201,7 +201,8 @@ def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return Wilson's score interval of a proportion, or None without trials.
 
-    It lies within [0, 1], and is not a point if all trials had the same result.
+    The interval lies within [0, 1]. It is not a single point even if all trials had the same
+    result.
 
     Source: Wilson 1927.
     """
@@ -220,7 +221,7 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[fl
 def sign_test(differences: Sequence[float]) -> float | None:
     """Return the exact two-sided p-value of the sign test; ties are left out.
 
-    With five pairs it is at least 2/32.
+    With five pairs, the p-value is at least 2/32.
     """
     positive = sum(value > 0 for value in differences)
     negative = sum(value < 0 for value in differences)

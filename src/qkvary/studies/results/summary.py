@@ -278,7 +278,7 @@ class LearningRateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCell:
-    """A published number and ours."""
+    """A published number, and the number that this study measured."""
 
     variant: str
     column: str

@@ -1,8 +1,8 @@
 """Specifies the result tables of a study, and collects the runs of each. Never imports torch.
 
-There is one table per task, one per setting if a task has several, and one average per group of
-tasks with the same metric. Settings that name a table of their own appear in that table and in no
-average.
+There is one table per task, one per setting if a task has several settings, and one average per
+group of tasks with the same metric. Settings that name a separate table appear only in that table,
+not in an average.
 """
 
 from collections.abc import Mapping, Sequence

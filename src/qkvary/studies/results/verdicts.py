@@ -1,4 +1,4 @@
-"""Verdicts on differences, and the sentences that state them. Never imports torch.
+"""Judges differences, and writes the sentences that state the verdicts. Never imports torch.
 
 A verdict follows from the corrected interval alone. "Not distinguished" does not mean "equal": the
 sentence states the smallest difference that the test would have detected.

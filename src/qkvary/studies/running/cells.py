@@ -151,7 +151,7 @@ def execute_cell(
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
 ) -> tuple[CellOutcome | None, Claim | None]:
-    """Let the first process claim a run; return why it cannot, or None, and there the claim."""
+    """Let the first process claim a run; return why it cannot (or None), and its claim."""
     claims: list[Claim] = []
 
     def claim() -> CellOutcome | None:

@@ -83,7 +83,7 @@ def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
     If the file is damaged or cut, the runs before the damage are added.
 
     Returns:
-        The number of runs that were added, and of those that the store had already.
+        The number of added runs, and the number of runs that the store had already.
     """
     added = present = 0
     try:
@@ -118,7 +118,7 @@ class FinishedRun(RunResult):
 
 
 def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
-    """Yield packed runs; each is checked first."""
+    """Yield the packed runs in ``data``; each run is checked first."""
     with lzma.open(BytesIO(data)) as file:
         lines = _lines(file, max(FREE_BYTES, LARGEST_RATIO * len(data)), where)
         header, number = next(lines, {}), 0
@@ -146,7 +146,7 @@ def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, An
 
 def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
     if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
-        raise ValueError("it expands to more bytes than any packed runs could")
+        raise ValueError("the file expands to more bytes than packed runs can have")
     return from_line(line.removesuffix(b"\n"))
 
 

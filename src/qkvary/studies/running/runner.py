@@ -405,7 +405,7 @@ class Scheduler:
     # ---- messages
 
     def describe_progress(self) -> str:
-        """Return the progress in one line; the runs left are taken to be as long as the others."""
+        """Return the progress in one line; remaining runs count as long as earlier runs."""
         counts = self.count()
         parts = [f"{len(self.records)} of {count(len(self.cells), 'run')}"]
         parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]

@@ -146,7 +146,7 @@ class Store:
         return None
 
     def version(self, key: str) -> int | None:
-        """Return a number that changes when a run is recorded again; None if it is not done."""
+        """Return a number that changes when a run is recorded again; None for an unfinished run."""
         try:
             return (self.directory(key) / RECORD_NAME).stat().st_mtime_ns
         except FileNotFoundError:
@@ -159,7 +159,7 @@ class Store:
     def claim(
         self, key: str, config: Mapping[str, Any], *, again: int | None = None
     ) -> "Claim | None":
-        """Claim an open run for this process, or raise ``BusyError``; return None if it is done.
+        """Claim an open run for this process, or raise ``BusyError``; return None for a done run.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
         whose record has the version ``again`` is trained again.
@@ -211,7 +211,7 @@ class Store:
 
 
 def network_name(step: int | None = None) -> str:
-    """Return the folder name of the network after ``step`` steps, or of the trained one."""
+    """Return the folder name of the network after ``step`` steps, or after all steps."""
     return NETWORK_NAME if step is None else f"{NETWORK_NAME}-at-{step}"
 
 
@@ -300,7 +300,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class Claim:
-    """A run that this process owns, until ``release``, ``finish`` or the end of its ``with``."""
+    """A run that this process owns until ``release``, ``finish`` or the end of a ``with`` block."""
 
     store: Store
     key: str

@@ -150,7 +150,7 @@ class Executor(concurrent.futures.Executor):
         return [self.submit(function, task) for task in tasks]
 
     def stop(self) -> None:
-        """Cancel all tasks; those that are running write a checkpoint and end."""
+        """Cancel all tasks; running tasks write a checkpoint and end."""
         raise NotImplementedError
 
     def kill(self) -> None:

@@ -98,11 +98,11 @@ class RayExecutor(Executor):
         return future
 
     def stop(self) -> None:
-        """Interrupt the running tasks, and drop the others."""
+        """Interrupt the running tasks, and drop the waiting tasks."""
         self._cancel(force=False)
 
     def kill(self) -> None:
-        """Kill the running tasks, and drop the others."""
+        """Kill the running tasks, and drop the waiting tasks."""
         self._cancel(force=True)
 
     def _cancel(self, *, force: bool) -> None:

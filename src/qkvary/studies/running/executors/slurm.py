@@ -39,7 +39,7 @@ class _Job:
         return function(task)
 
     def checkpoint(self, function: Callable[[WorkerTask], TaskEnd], task: WorkerTask) -> Any:
-        """Return the job to submit again; the run's own checkpoints hold its state."""
+        """Return the job to submit again; the checkpoints of a run hold the state of the run."""
         helpers: Any = importlib.import_module("submitit.helpers")
         return helpers.DelayedSubmission(self, function, task)
 
@@ -134,12 +134,12 @@ class SlurmExecutor(Executor):
                 del self._pending[job]
 
     def stop(self) -> None:
-        """Cancel the jobs; Slurm kills those that do not end."""
+        """Cancel the jobs; Slurm kills jobs that do not end."""
         for job in list(self._pending):
             job.cancel(check=False)
 
     def kill(self) -> None:
-        """Cancel the jobs; Slurm kills those that do not end."""
+        """Cancel the jobs; Slurm kills jobs that do not end."""
         self.stop()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
