@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import Kernel
+from qkvary.arch.labels import as_label
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -70,3 +71,16 @@ def test_a_cache_is_written_once() -> None:
     assert cache.length == TOKENS.shape[1]
     logits.sum().backward()
     assert cache.length == TOKENS.shape[1]
+
+
+def test_a_refused_call_leaves_the_cache_of_mixed_layers_unchanged() -> None:
+    """The first layer stores tokens and the second keeps a state, which refuses the call."""
+    labels = as_label("QKV,QKV@linear")
+    config = make_language_model_config("QKV").with_variant(labels)
+    model = LanguageModel(config).eval()
+    cache = KVCache(model.config.layers)
+    model(TOKENS[:, :2], cache=cache)
+    apart = torch.tensor([[0, 1, 0]] * 3)
+    with pytest.raises(ValueError, match="expected the tokens of each document in a row"):
+        model(TOKENS[:, 2:5], cache=cache, document_ids=apart)
+    assert cache.length == 2
