@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import Kernel
-from qkvary.arch.labels import as_label
+from qkvary.arch.labels import as_variant
+from qkvary.arch.variants import join_layers
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -75,12 +76,12 @@ def test_a_cache_is_written_once() -> None:
 
 def test_a_refused_call_leaves_the_cache_of_mixed_layers_unchanged() -> None:
     """The first layer stores tokens and the second keeps a state, which refuses the call."""
-    labels = as_label("QKV,QKV@linear")
+    labels = join_layers([as_variant("QKV"), as_variant("QKV@linear")])
     config = make_language_model_config("QKV").with_variant(labels)
     model = LanguageModel(config).eval()
     cache = KVCache(model.config.layers)
     model(TOKENS[:, :2], cache=cache)
-    apart = torch.tensor([[0, 1, 0]] * 3)
+    apart = torch.tensor([[0, 0, 0, 1, 0]] * 3)
     with pytest.raises(ValueError, match="expected the tokens of each document in a row"):
         model(TOKENS[:, 2:5], cache=cache, document_ids=apart)
     assert cache.length == 2
