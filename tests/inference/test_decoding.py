@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference import decoding
@@ -23,6 +23,7 @@ from qkvary.inference.requests import Completion, Event, Request, Sampling
 from qkvary.inference.sampling import Sampler
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
+from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DivergedError
 from tests.conftest import examples
@@ -242,3 +243,25 @@ def test_few_logits_leave_the_processors_to_the_step(
         torch.set_num_threads(threads)
     assert found == [("sample", sampling_threads), ("step", 2), ("sample", sampling_threads)]
     assert after == 2
+
+
+class Wrapped(nn.Module):
+    """A user's network: it satisfies ``Decoder`` and inherits from none of ours."""
+
+    def __init__(self, inner: LanguageModel) -> None:
+        super().__init__()
+        self.inner = inner
+        self.config, self.features, self.head = inner.config, inner.features, inner.head
+        self.token_losses = inner.token_losses
+
+    def forward(self, tokens: Tensor, **given: Any) -> Tensor:
+        return self.inner(tokens, **given)
+
+
+def test_a_users_network_decodes() -> None:
+    inner = make_model("Q-K=V")
+    own = Wrapped(inner).eval()
+    assert isinstance(own, Decoder)
+    requests = [Request(prompt=(3, 1, 4), max_new_tokens=5)]
+    (ours,), (theirs,) = complete(inner, requests), complete(own, requests)
+    assert theirs.tokens == ours.tokens

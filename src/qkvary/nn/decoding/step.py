@@ -6,6 +6,7 @@ buffers, so native steps and calls of the network can alternate.
 
 import ctypes
 import math
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,7 @@ from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import PROJECTED, Call, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
+from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Rotation, sinusoid
 from qkvary.nn.linear import is_watched
 from qkvary.nn.linear_attention import State
@@ -41,9 +43,11 @@ FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity
 """The library's numbers for the feature maps of linear attention."""
 
 
-def supports(model: Decoder, cache: KVCache) -> bool:
+def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
     """Return whether a step of this network over this cache can be one call on this machine."""
     crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
+    if not isinstance(model, LanguageModel | EncoderDecoder):
+        return False
     if isinstance(model, EncoderDecoder) != bool(crossed) or not _is_as_built(model):
         return False
     numbers, block = list(find_numbers(model)), model.config.block
@@ -151,7 +155,7 @@ class NativeStep:
     network.
     """
 
-    def __init__(self, model: Decoder, cache: KVCache) -> None:
+    def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
         """Prepare steps of a network that ``supports`` accepts. The cache must hold a token."""
         loaded = native.library()
         if loaded is None:
