@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.storage.durable import read_note
 from qkvary.studies.running import runner
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import LOCK_NAME, Store
 from tests.storage.damage import trials
 from tests.studies.toy_study import (
     check_equal,
@@ -305,6 +306,10 @@ def test_a_second_signal_ends_at_once(root: Path) -> None:
     code, said = end_runner(runner)
     assert code == 130, said
     study = toy_study([7], steps=60)
+    # It is no crash of the run.
+    store = Store(root / "runs")
+    notes = [read_note(store.directory(key) / LOCK_NAME) for key in study.runs()]
+    assert [note.count_deaths(note.progress) for note in notes] == [0] * len(notes)
     run_toy(study, root)
     check_equal(study, root)
 

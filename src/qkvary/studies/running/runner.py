@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 from qkvary.storage.durable import make_directory
 from qkvary.storage.environment import STOPPING, stop_in_order, usable_cores
-from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
+from qkvary.storage.errors import BusyError, QkvaryError, ResourceError, UsageError
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.records import Record
@@ -36,6 +36,8 @@ hold."""
 UNSEEN_SECONDS = 120.0
 """Maximum number of seconds to wait for the record of a run that a task reported as ended; file
 servers show new files late."""
+KILL_SECONDS = 2.0
+"""Maximum number of seconds to wait for the end of killed processes."""
 PUBLISH_SECONDS = 20.0
 """Minimum number of seconds between two calls of ``publish``."""
 PUBLISH_SHARE = 0.05
@@ -381,26 +383,46 @@ class Scheduler:
         self.signal = number
 
     def kill(self, _number: int) -> None:
-        """Kill the tasks."""
+        """Kill the tasks; this does not count as a crash of their runs."""
+        begun = self._find_running()
         # The process ends now, so errors of the scheduler no longer matter.
         with suppress(Exception):
             self.executor.kill()
+        self._forget_deaths(begun)
         self._line.clear()
+
+    def _find_running(self) -> set[str]:
+        """Return the submitted runs whose locks are held."""
+        return {key for keys in self.futures.values() for key in keys if self._is_running(key)}
+
+    def _forget_deaths(self, begun: Iterable[str]) -> None:
+        """Claim and release runs whose processes were killed, which sets their deaths to 0."""
+        deadline = time.monotonic() + KILL_SECONDS
+        for key in begun:
+            while self._is_running(key) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            # Another runner may have resumed the run.
+            with suppress(BusyError):
+                claim = self.store.claim(key, self.cells[key].run.identity())
+                if claim is not None:
+                    claim.release()
 
     def _stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
         self._say(STOPPING)
+        begun = self._find_running()
         self.executor.stop()
         deadline = time.monotonic() + self.executor.stop_seconds
         while self.futures and time.monotonic() < deadline:
             self._settle(POLL_SECONDS)
+            running = self._find_running()
+            begun |= running
             # Schedulers report the end of cancelled tasks late, or never.
-            if self.executor.is_remote and not any(
-                self._is_running(key) for keys in self.futures.values() for key in keys
-            ):
+            if self.executor.is_remote and not running:
                 break
         if self.futures:
             self.executor.kill()
+        self._forget_deaths(begun & self.left.keys())
 
     # ---- messages
 
