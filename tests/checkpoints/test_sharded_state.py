@@ -1,6 +1,7 @@
 """Rows written by many processes are read by any number; all damage is detected."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -142,7 +143,8 @@ def test_tensors_that_are_not_the_listed_ones_are_refused(name: str, tmp_path: P
     """A manifest that is sound by itself, but says something else than the files."""
     save(tmp_path, 3, 2)
     manifest = read_manifest(step_folder(tmp_path, 3))
-    rows = manifest.about["shards"]["rows"]["weights"]  # type: ignore[index, call-overload]
-    rows["more"] = rows.pop(name, [1, 0])  # type: ignore[union-attr, index]
+    shards = cast("dict[str, Any]", manifest.about["shards"])
+    rows = shards["rows"]["weights"]
+    rows["more"] = rows.pop(name, [1, 0])
     with pytest.raises(DamagedError, match="weights-00001-of-00002"):
         Reader().read(step_folder(tmp_path, 3), manifest)

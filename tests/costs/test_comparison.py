@@ -1,6 +1,7 @@
 """The costs of candidates are the figures of the papers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
@@ -11,9 +12,9 @@ from tests.costs.toy_models import encoder_decoder_model
 BF16, INT8 = parse_format("bf16"), parse_format("int8")
 
 
-def rows_of(*arguments: object, **fields: object) -> Sequence[CostRow]:
-    given: dict[str, object] = {"context": 29, "batch": 3, "weights": BF16, "cache": BF16}
-    return compare_model(*arguments, **(given | fields)).rows  # type: ignore[arg-type]
+def rows_of(*arguments: Any, **fields: Any) -> Sequence[CostRow]:
+    given: dict[str, Any] = {"context": 29, "batch": 3, "weights": BF16, "cache": BF16}
+    return compare_model(*arguments, **(given | fields)).rows
 
 
 def test_the_papers_networks_in_all_conventions() -> None:

@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -43,8 +44,8 @@ def test_a_study_says_question_answers_and_tables() -> None:
 
 
 @pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)
-def test_every_subject_says_its_answers_and_caveats(make: object) -> None:
-    report = make()  # type: ignore[operator]
+def test_every_subject_says_its_answers_and_caveats(make: Callable[[], Report]) -> None:
+    report = make()
     text = render_markdown(report)
     assert text.count("\n- ") >= len(report.answer) + len(report.caveats)
     for section in report.sections:

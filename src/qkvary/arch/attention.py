@@ -75,7 +75,7 @@ TORCH_INIT = Initialization()
 @stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """How products of query and key are scaled, and how query and key are normalised."""
+    """Options for the scale of the scores, and for the norms of query and key."""
 
     by: ScaleBy = "head"
     """``head``: 1/sqrt(head_dim), where head_dim includes the channels of decoupled positions.

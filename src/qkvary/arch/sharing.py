@@ -18,7 +18,7 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """What query, key and value (the roles) read: learned projections, or the layer input ``x``.
+    """The projection that each role (query, key, value) reads, or the layer input ``x``.
 
     What a role reads is its source. Roles that read one source share it. A shared projection is
     called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.

@@ -1,4 +1,4 @@
-"""What a rewrite is given and returns: weights, the options of the user, and the result.
+"""The input and the output of a rewrite: weights, the options of the user, and the result.
 
 Matrices act on row vectors here, as in the papers: ``q = x W_Q`` with ``W_Q`` of shape
 [d_model, width]. Torch stores the transpose.

@@ -25,7 +25,7 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_cache_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""What takes the largest part of a step's time."""
+"""The part of a step that takes the most time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ SHARED_WIDTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """How a family builds its mixture-of-experts layers, and which fields configure them."""
+    """Describes the mixture-of-experts layers of a family, and the fields that configure them."""
 
     width: str = "moe_intermediate_size"
     """The field with the inner width of an expert."""
@@ -67,7 +67,7 @@ class Routed:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRecipe:
-    """How a family builds its attention layers, and which fields configure them."""
+    """Describes the attention layers of a family, and the fields that configure them."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
@@ -105,7 +105,7 @@ class LayerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRecipe:
-    """How a family builds its dense feed-forward networks and its normalisations."""
+    """Describes the dense feed-forward networks and the norms of a family."""
 
     mlp_bias: Flag = False
     """Whether dense feed-forward networks and shared experts have biases."""
@@ -129,7 +129,7 @@ class BlockRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
-    """How a model family differs from Llama, so that its configurations can be read."""
+    """Describes how a family differs from Llama; its configurations are read by this value."""
 
     routed: Routed | None = None
     tied: bool | None = False
