@@ -111,5 +111,5 @@ def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
     assert judge(PRINTED, with_other) == ("other convention", exact, said)
     with_slip = dataclasses.replace(derivation, slips=(exact,))
     assert judge(PRINTED, with_slip) == ("wrong", exact, "33.1 by other units. A note.")
-    said = "33.9, truncated instead of rounded. A note."
+    said = "The number 33.9 was truncated instead of rounded. A note."
     assert judge(PRINTED, derivation) == ("rounding", None, said)

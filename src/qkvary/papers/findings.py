@@ -245,7 +245,8 @@ def _by_comparison(judge: ByComparison) -> Finding:
         among = "settings" if deviation or judge.first.table in OVER_SETTINGS else "runs"
         if (judge.first.table, judge.first.column) == ONE_SETTING:
             among = "settings of CIFAR-100"
-        why = f"rounded, and {spread:.2g} between {among}" if spread else "rounded"
+        more = f" and a spread of {spread:.2g} between {among}"
+        why = f"with rounding{more if spread else ''}"
         said = f"{said} against {second.printed}: {_rounded(value, low, high, why)}"
     verdict = in_range(low, high, judge.claimed)
     condition = SEEDS if spread and judge.first.table in ONE_EACH else ""
@@ -303,7 +304,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     check = f"python {folder}/measure.py" if is_script else f"qkvary study {judge.study}"
     record = f"{folder}/README.md"
     if kept is None:
-        missing = "no figure of that name in the tables"
+        missing = "the tables have no figure with this name"
         return Finding(
             verdict="not tested here", what=what, figure=missing, record=record, check=check
         )
