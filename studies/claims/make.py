@@ -39,10 +39,10 @@ RUN_AGAIN = """
     python studies/claims/make.py
 
 The script reads the tables of the kept studies (`studies/*/*/tables`) and the figures and claims
-in the package (`src/qkvary/papers`). It trains nothing. With `--check`, it writes nothing, but fails
-if this page does not follow from the tables. `qkvary claims --search WORD` shows the same claims in
-the terminal, judged by the figures that the package contains. The commands beside the claims
-reproduce the figures: `qkvary study NAME` trains a study, which takes minutes to hours;
+in the package (`src/qkvary/papers`). It trains nothing. With `--check`, it writes nothing, but
+fails if this page does not follow from the tables. `qkvary claims --search WORD` shows the same
+claims in the terminal, judged by the figures that the package contains. The commands beside the
+claims reproduce the figures: `qkvary study NAME` trains a study, which takes minutes to hours;
 `qkvary published TABLE` recomputes a table; and `pytest TEST` runs a test in a clone of the
 repository.
 """

@@ -67,7 +67,7 @@ def _exchanged(figure: PublishedFigure) -> Derivation | None:
         slips=(
             Alternative(
                 value=_in_notebook(figure.variant, other),
-                convention=f"the figure of {other}, because the columns are exchanged",
+                convention=f"taking the figure of {other}, because the columns are exchanged",
             ),
         ),
     )

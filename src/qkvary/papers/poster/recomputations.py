@@ -35,7 +35,7 @@ def _downstream_reduction(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     slip = Alternative(
         value=costs.cache_reduction(label),
-        convention="the number for the 300M network, which has 16 heads",
+        convention="taking the number for the 300M network, which has 16 heads",
     )
     slips = (slip,) if label == "Q-MQA" else ()
     return dataclasses.replace(derive_reduction(label, "1.2B"), slips=slips)
