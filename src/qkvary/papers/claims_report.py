@@ -130,8 +130,7 @@ def _answer(judged: Sequence[JudgedClaim], near: str) -> Iterator[str]:
     main = [one for one in distinct if one.claim.main]
     if main and len(main) < len(judged):
         yield (
-            f"Abstracts and conclusions contain {len(main)} of these statements, by verdict: "
-            f"{_tally(main)}."
+            f"Abstracts and conclusions contain {len(main)} of these, by verdict: {_tally(main)}."
         )
 
 

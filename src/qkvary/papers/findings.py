@@ -241,7 +241,9 @@ def _by_comparison(judge: ByComparison) -> Finding:
         deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread
-        what = f"{what} against {judge.second.row}"
+        pair = f"{judge.first.row} against {judge.second.row}"
+        column = what.removeprefix(judge.first.row).removeprefix(", ")
+        what = f"{pair} ({column})" if column else pair
         among = "settings" if deviation or judge.first.table in OVER_SETTINGS else "runs"
         if (judge.first.table, judge.first.column) == ONE_SETTING:
             among = "settings of CIFAR-100"
