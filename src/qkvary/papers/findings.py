@@ -116,7 +116,7 @@ class Finding:
     condition: str = ""
     """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
-    """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
+    """The study of the figure and its number of runs, as in ``lm-small: 5 pairs of runs``."""
     parameters: tuple[int, int] | None = None
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
@@ -354,4 +354,6 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
 
 
 def _runs(kept: KeptFigure) -> str:
-    return count(kept.runs, "pair" if kept.paired else "run")
+    if kept.paired:
+        return count(kept.runs, "pair of runs", "pairs of runs")
+    return count(kept.runs, "run")

@@ -137,7 +137,8 @@ def _how(row: Recomputed) -> Iterator[str]:
         yield row.why or derivation.note
     for alternative in derivation.others:
         if alternative != row.alternative:
-            yield f"{format_value(alternative.value, row.figure)} with {alternative.convention}."
+            value = format_value(alternative.value, row.figure)
+            yield f"With {alternative.convention}, the number is {value}."
 
 
 def _table_data(published: PublishedTable) -> dict[str, Any]:

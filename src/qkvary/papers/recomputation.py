@@ -167,11 +167,13 @@ def judge(
         return "equal", None, ""
     for alternative in derivation.others:
         if _prints_as(alternative.value, figure):
-            why = f"{format_value(alternative.value, figure)} with {alternative.convention}."
+            number = format_value(alternative.value, figure)
+            why = f"With {alternative.convention}, the number is {number}."
             return "other convention", alternative, _join(why, derivation.note)
     for alternative in derivation.slips:
         if _prints_as(alternative.value, figure) or _rounding(alternative.value, figure, None):
-            why = f"{format_value(alternative.value, figure)} by {alternative.convention}."
+            number = format_value(alternative.value, figure)
+            why = f"The number {number} results from {alternative.convention}."
             return "wrong", alternative, _join(why, derivation.note)
     rounding = _rounding(derivation.value, figure, derivation.spread)
     if rounding:

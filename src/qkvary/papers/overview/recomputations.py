@@ -55,7 +55,7 @@ def _parameters(figure: PublishedFigure) -> Derivation:
     ]
     if label == "GQA-4":
         half = _saved("GQA-8", _count_all)
-        alternatives.append(Alternative(value=half, convention=f"{whole}, 8 of 16 KV heads"))
+        alternatives.append(Alternative(value=half, convention=f"{whole} and 8 of 16 KV heads"))
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
@@ -79,7 +79,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
             formula="query heads / KV heads",
             convention=(
                 "the largest number of query heads per KV head in the published networks that "
-                "this package knows, Llama 3.1 405B"
+                "this package knows, which is that of Llama 3.1 405B"
             ),
             others=(
                 Alternative(
