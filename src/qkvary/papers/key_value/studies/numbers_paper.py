@@ -1,4 +1,4 @@
-"""Number generation as in paper 2, whose text and public code have the same settings."""
+"""Trains number generation as in paper 2, whose text and public code have the same settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace

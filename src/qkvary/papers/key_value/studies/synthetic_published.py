@@ -1,4 +1,4 @@
-"""The synthetic experiments in the configurations of the published averages."""
+"""Trains the synthetic tasks in the configurations that the published averages are over."""
 
 from dataclasses import replace
 

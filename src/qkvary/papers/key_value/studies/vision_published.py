@@ -1,4 +1,4 @@
-"""Image classification as in the code of paper 2, with its splits and with clean ones."""
+"""Trains image classification as in paper 2's code, with the code's splits and clean splits."""
 
 from dataclasses import replace
 

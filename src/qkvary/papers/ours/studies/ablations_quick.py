@@ -1,4 +1,4 @@
-"""Changes to attention scores that paper 1 mentions in addition to its variants."""
+"""Tests changes to attention scores that paper 1 mentions in addition to its variants."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Low-rank keys and values, and the layer from the overview article's code."""
+"""Tests low-rank keys and values, and the layer from the overview article's code."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""Quality of shared keys and values in the portable form, which other engines can run."""
+"""Measures the quality of shared keys and values in the form that other engines can run."""
 
 from qkvary.papers.ours.small_language_models import (
     CONTEXT,

@@ -1,4 +1,4 @@
-"""Associative recall in small networks that train in seconds; only some learn to recall."""
+"""Trains associative recall in small networks, in seconds; only some learn to recall."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study

@@ -1,4 +1,4 @@
-"""Whether wide feed-forward networks or a nonlinear query make up for a query projection."""
+"""Tests whether wide feed-forward networks or a nonlinear query replace a query projection."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""Finding the odd image in sets of CIFAR-100 images, as papers 1 and 2 describe the task.
+"""Finds the odd image in sets of CIFAR-100 images, as papers 1 and 2 describe the task.
 
 The authors' notebook for this task could not be read.
 """

@@ -1,4 +1,4 @@
-"""The synthetic experiments as described in the papers."""
+"""Trains the synthetic tasks as described in the papers."""
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, synthetic_grid
 from qkvary.papers.recomputation import published_tables

@@ -1,4 +1,4 @@
-"""Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
+"""Trains Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
 
 from dataclasses import replace
 

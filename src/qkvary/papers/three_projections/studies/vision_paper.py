@@ -1,4 +1,4 @@
-"""Image classification as described in the papers, with the splits of their code and clean ones."""
+"""Trains image classification as described in the papers, with their splits and clean splits."""
 
 from dataclasses import replace
 
