@@ -60,7 +60,7 @@ def test_the_parts_make_the_whole(micro: int | None) -> None:
 def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
     task = UnevenTask()
     task.batch = lambda *_arguments: Batch(  # type: ignore[method-assign]
-        torch.zeros(4, 5, dtype=torch.long), torch.full((4, 5), IGNORE_INDEX)
+        torch.zeros(16, 5, dtype=torch.long), torch.full((16, 5), IGNORE_INDEX)
     )
     model = task.build(toy_run().network, 3).double().train()
     assert Gradients(uneven_run(None), task, model, Distribution()).accumulate(0) == 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from qkvary.api.arguments import verb
 from qkvary.api.options import PART, SILENT, AnyStudy, Part, Terminal, choose_study
 from qkvary.api.results import Result, add_data
+from qkvary.arch.canonical import IMPORTED
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
@@ -18,7 +19,7 @@ from qkvary.reports.study import study_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import Threads, usable_cores, without_downloads
-from qkvary.storage.errors import EndedEarlyError, QkvaryError
+from qkvary.storage.errors import EndedEarlyError, QkvaryError, UsageError
 from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.cells import CellOptions
@@ -33,6 +34,8 @@ from qkvary.training.trackers import TrackerName, require_tracker
 
 REFRESH_SECONDS = 20
 """Seconds after which the page of an unfinished study reloads itself."""
+MOST_REASONS = 5
+"""Most reasons of failed and diverged runs that are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Running:
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     strict: bool = False
-    """Exit with code 1 if a run failed or diverged."""
+    """Exit with code 1 if a run failed or diverged; the code is also 1 if no run succeeded."""
     retry_failed: bool = False
     """Run failed runs again."""
     dry_run: bool = False
@@ -84,6 +87,11 @@ def study(
         ValueError: for an unknown study, or options that make no sense.
         QkvaryError: if the runs ended early; the same call resumes them.
     """
+    if IMPORTED:
+        raise UsageError(
+            f'expected `if __name__ == "__main__":` before the call of qk.study in {IMPORTED[-1]}, '
+            "because every process of the study imports this file"
+        )
     chosen, store = choose_study(study, part), Store(out)
     check_executor(running.executor, cluster, running.workers)
     if running.dry_run:
@@ -129,14 +137,17 @@ def study(
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
+    common = Counter(runs.reasons).most_common(MOST_REASONS)
+    reasons = [f"{count(number, 'run')}: {reason}" for reason, number in common]
+    reasons += [f"qkvary status --problems --out {out} lists these runs"] * bool(reasons)
     results, report = gather()
     return Result(
         results.summary,
         add_data(report, runs=runs),
         files=write_report(report, folder),
-        closing=("; ".join([made, *troubled]),),
+        closing=("; ".join([made, *troubled]), *reasons),
         notices=results.damage,
-        exit_code=runs.exit_code or int(running.strict and bool(troubled)),
+        exit_code=runs.exit_code or int(bool(troubled) and (running.strict or not runs.done)),
     )
 
 

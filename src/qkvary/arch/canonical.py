@@ -28,7 +28,7 @@ from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.parts import check_word, field_hints
 from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
-from qkvary.text.names import suggest
+from qkvary.text.names import brief, suggest
 
 T = TypeVar("T")
 _KIND = "kind"
@@ -67,7 +67,10 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 def stored_kind(cls: type[Any]) -> str:
     """Return the kind of a class: its name in stored data."""
     if cls not in _KINDS:
-        raise TypeError(f"expected a class with a stored kind, got {cls.__name__}")
+        raise ValueError(
+            f'expected @stored("{cls.__name__}") above @dataclass(frozen=True, ...) of the class '
+            f"{cls.__name__}, got none there"
+        )
     return _KINDS[cls]
 
 
@@ -95,7 +98,10 @@ def to_dict(config: Any, *, identity: bool = False) -> Any:
             str(key): to_dict(value) for key, value in typing.cast("dict[Any, Any]", config).items()
         }
     if isinstance(config, type) or not dataclasses.is_dataclass(config):
-        return config
+        raise ValueError(
+            "expected text, numbers, tuples and stored dataclasses in a configuration, got "
+            f"{brief(config)}"
+        )
     hints = field_hints(type(config))
     encoded: dict[str, Any] = {_KIND: stored_kind(type(config))}
     for field in dataclasses.fields(config):
@@ -197,7 +203,9 @@ def _decode_dataclass(classes: Sequence[Any], data: Any, where: str) -> Any:
 def _expect(data: Any, kind: Any, where: str) -> Any:
     wrong_bool = isinstance(data, bool) and kind is not bool
     if not isinstance(data, kind) or wrong_bool:
-        raise ValueError(f"expected {where} to be {getattr(kind, '__name__', kind)}, got {data!r}")
+        raise ValueError(
+            f"expected {where} to be {getattr(kind, '__name__', kind)}, got {brief(data)}"
+        )
     return data
 
 
@@ -207,6 +215,8 @@ def _expect(data: Any, kind: Any, where: str) -> Any:
 PACKAGE = __name__.partition(".")[0]
 OWN_PREFIX = f"{PACKAGE}_own_"
 """Prefix of the module names of imported files."""
+IMPORTED: list[Path] = []
+"""The files that are being imported."""
 
 
 def import_file(path: Path) -> ModuleType:
@@ -218,6 +228,7 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # dataclasses look up their module by name.
     before, sys.modules[name] = sys.modules.get(name), module
+    IMPORTED.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -225,6 +236,8 @@ def import_file(path: Path) -> ModuleType:
         if before is not None:
             sys.modules[name] = before
         raise
+    finally:
+        IMPORTED.remove(path)
     return module
 
 
@@ -247,12 +260,25 @@ def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
 
 def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
     """Return the files and modules that another process must import to know these classes."""
-    found = dict[str, None]()
-    for kind in classes:
-        name = kind.__module__
-        is_file = name.startswith(OWN_PREFIX)
-        found[bytes.fromhex(name.removeprefix(OWN_PREFIX)).decode() if is_file else name] = None
+    found = {file_of(kind): kind for kind in classes}
+    if "__main__" in found:
+        raise ValueError(
+            f"expected {found['__main__'].__name__} in a file, which the worker processes import, "
+            "got a class of a notebook or a session: write it into a file and import it"
+        )
     return tuple(found)
+
+
+def file_of(kind: type[Any]) -> str:
+    """Return the file that defines a user's class if it was imported or run by its path.
+
+    Otherwise, return the name of the module.
+    """
+    name = kind.__module__
+    if name.startswith(OWN_PREFIX):
+        return bytes.fromhex(name.removeprefix(OWN_PREFIX)).decode()
+    path = str(getattr(sys.modules.get(name), "__file__", ""))
+    return str(Path(path).absolute()) if name == "__main__" and path.endswith(".py") else name
 
 
 @functools.cache

@@ -5,7 +5,11 @@ import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from qkvary.text.names import brief, listed
+
+T = TypeVar("T")
 
 LARGEST_SIZE = 2**40
 """Maximum size; more is a mistake in a configuration."""
@@ -132,6 +136,23 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
         raise ValueError(f"expected {name} to be one of {listed}, got {value!r}{hint}")
 
 
+def returned(owner: object, member: str, value: T, kind: type[Any] | tuple[type[Any], ...]) -> T:
+    """Return what a member of a user's class gave, if it is of the type that it promises.
+
+    Raises:
+        ValueError: if it is of another type.
+    """
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = listed([one.__name__ for one in kinds], "or")
+        name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
+            f"expected a {expected} from {name}.{member}, got {brief(value)}"
+        )
+    return value
+
+
 def given_sizes(
     config: object,
     sizes: Mapping[str, object],
@@ -145,7 +166,7 @@ def given_sizes(
     """
     if config is not None and not isinstance(config, kind):
         raise ValueError(
-            f"expected {kind.__name__} or, by name, {', '.join(required)}, got {config!r}"
+            f"expected {kind.__name__} or, by name, {', '.join(required)}, got {brief(config)}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
     if config is not None:

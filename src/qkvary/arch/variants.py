@@ -166,7 +166,8 @@ class Variant(ScoreTerms):
         if self.decoupled is not None and self.positions == "rotary":
             raise ValueError("expected rotary or decoupled positions, got both")
         if self.own is not None and self.own not in OWN:
-            hint = suggest(self.own, OWN) if OWN else "no imported file registers a part"
+            known = [f"own-{name}" for name in OWN]
+            hint = suggest(f"own-{self.own}", known) if known else "no imported file registers one"
             raise UnknownPartError(
                 f"expected a score term, core or layer that an imported file registers, got "
                 f"own-{self.own}; {hint}"

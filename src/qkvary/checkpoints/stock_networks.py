@@ -15,6 +15,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from qkvary.arch.canonical import not_counted
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.latent_networks import (
     TRAIN,
@@ -97,6 +98,7 @@ def rotates(config: LanguageModelConfig) -> bool:
 
 
 def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
+    yield from (f"{part}, a part of your own" for part in not_counted(config))
     choices = f"decoupled; {TRAIN}" if to == "deepseek" else "none, rotary"
     for term in chain.from_iterable(layer.variant.terms for layer in config.layers):
         if term.name not in _KNOWN_TERMS[to]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.labels import as_variant, format_label
-from qkvary.arch.parts import given_sizes
+from qkvary.arch.parts import given_sizes, returned
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
@@ -258,7 +258,7 @@ class Attention(nn.Module):
             decode_kernel=decode_kernel,
             state=state,
         )
-        return self.output(self.restore(mixed, heads), x)
+        return returned(self, "output", self.output(self.restore(mixed, heads), x), Tensor)
 
     def check_state(self, layout: Layout) -> None:
         """Check that a layer with a state supports a call, before its cache is changed."""
@@ -344,7 +344,7 @@ class Attention(nn.Module):
             temperature=self.annealing,
         )
         for term in self.terms:
-            scores = term(scores)
+            scores = returned(term, "forward", term(scores), Scores)
         return scores
 
     def restore(

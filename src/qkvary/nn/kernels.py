@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
+from qkvary.arch.parts import returned
 from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.layout import Layout
@@ -88,7 +89,7 @@ class Core:
             )
         dropout = config.dropout if training else 0.0
         if self._needs_map(scores, dropout):
-            weights = self.weights(scores)
+            weights = returned(self, "weights", self.weights(scores), Tensor)
             weights = F.dropout(weights, dropout) if dropout else weights
             return content_scores(weights, value.mT)
         return self._mix(scores, value, dropout)
@@ -113,7 +114,8 @@ class Core:
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
         """Return whether the full matrix of weights is needed, or is faster to compute."""
-        raise NotImplementedError
+        del scores, dropout
+        return True
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
         """Mix the values without computing the full matrix of attention weights."""

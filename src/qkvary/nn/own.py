@@ -1,12 +1,15 @@
 """Registers score terms, cores and attention layers from a user's own file."""
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from qkvary.arch.canonical import file_of
 from qkvary.arch.terms import OWN, OwnPart
 from qkvary.nn.attention import Attention
 from qkvary.nn.kernels import Core
 from qkvary.nn.terms import ScoreTerm
+from qkvary.text.names import brief
 
 T = TypeVar("T", bound=type[ScoreTerm] | type[Core] | type[Attention])
 
@@ -23,8 +26,12 @@ def own(name: str, words: str) -> Callable[[T], T]:
         words: A clause that says what the class does, for descriptions of variants.
 
     Raises:
-        ValueError: if the class is none of these, or if another file has registered the name.
+        ValueError: for another name, if the class is none of these or lacks the method that it is
+            used for, or if another file has registered the name.
     """
+    given: object = name
+    if not isinstance(given, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", given):
+        raise ValueError(f"expected lowercase letters, digits and - as a name, got {brief(given)}")
 
     def register(made: T) -> T:
         if not issubclass(made, ScoreTerm | Core | Attention):
@@ -32,8 +39,11 @@ def own(name: str, words: str) -> Callable[[T], T]:
             raise ValueError(  # noqa: TRY004
                 f"expected a ScoreTerm, a Core or an Attention for own-{name}, got {made.__name__}"
             )
+        for kind, method in ((ScoreTerm, "forward"), (Core, "weights")):
+            if issubclass(made, kind) and getattr(made, method) is getattr(kind, method):
+                raise ValueError(f"expected the method {method} in {made.__name__}, got none")
         known = OWN.get(name)
-        if known is not None and known.made.__module__ != made.__module__:
+        if known is not None and file_of(known.made) != file_of(made):
             raise ValueError(f"expected a new name, got {name!r}, which another file registers")
         OWN[name] = OwnPart(name, words, made)
         return made

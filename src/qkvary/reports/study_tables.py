@@ -98,7 +98,10 @@ def matrix(summary: Summary, tables: Sequence[ResultTable], key: str, title: str
         title,
         summary.variants,
         label("variant="),
-        *(_metric_column(table, partial(_matrix_cell, table)) for table in tables),
+        *(
+            _metric_column(table, partial(_matrix_cell, table, is_counted=len(tables) > 1))
+            for table in tables
+        ),
         number(
             "runs=",
             write=lambda variant: count_cell(variant_counts(summary, variant)),
@@ -122,7 +125,7 @@ def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for table in tables for note in table.notes))
 
 
-def _matrix_cell(table: ResultTable, variant: str) -> Cell:
+def _matrix_cell(table: ResultTable, variant: str, *, is_counted: bool) -> Cell:
     row = _find_row(table, variant)
     if row is None:
         return plain(None)
@@ -136,7 +139,7 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
         mean = numbers.fixed(gap.mean, decimals, True)
         below.append(f"{ARROWS.get(gap.verdict, '')} {mean} {interval(gap, decimals)}".strip())
         tone = _TONES.get(gap.verdict, "")
-    if not row.counts.complete:
+    if is_counted and not row.counts.complete:
         below.append(count_words(row.counts))
     return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
 

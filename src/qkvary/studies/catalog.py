@@ -20,7 +20,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import describe_missing, is_installed
 from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.studies.study import Study
-from qkvary.text.names import find_name, spell, suggest
+from qkvary.text.names import brief, find_name, spell, suggest
 
 _PAPERS = "qkvary.papers"
 
@@ -105,5 +105,5 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
             )
         study = protocols[known]
     if not isinstance(study, Study):
-        raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
+        raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {brief(study)}")
     return study.pinned()

@@ -13,7 +13,8 @@ from qkvary.costs.equal_parameters import match_parameters
 from qkvary.storage.errors import UsageError
 from qkvary.studies.published_tables import PublishedTable
 from qkvary.tasks.config import TaskConfig
-from qkvary.text.names import listed, suggest
+from qkvary.tasks.config_parts import check_task
+from qkvary.text.names import brief, listed, suggest
 from qkvary.text.numbers import check_seed
 from qkvary.training.config import ExecutionSettings, RunConfig, TrainingConfig
 
@@ -238,14 +239,14 @@ class Study:
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
-            raise UsageError(f"{where}, got {given!r}"[:200])
+            raise UsageError(f"{where}, got {brief(given)}")
         if field_name == "seeds":
             check_number_of_seeds(len(given))
             for seed in given:
                 check_seed(seed)
         for one in given:
             if not isinstance(one, kinds):
-                raise UsageError(f"{where}, got one with {one!r}"[:200])
+                raise UsageError(f"{where}, got one with {brief(one)}")
         return tuple(format_label(one) if isinstance(one, AnyVariant) else one for one in given)
 
     def _check_label(
@@ -456,7 +457,14 @@ class Study:
         )
 
     def runs(self) -> dict[str, Cell]:
-        """Return the distinct runs by run key; a run of several settings appears once."""
+        """Return the distinct runs by run key; a run of several settings appears once.
+
+        Raises:
+            ValueError: if a variant is invalid for one of the networks, or if a task's
+                configuration lacks what a run needs.
+        """
+        for setting in self.settings:
+            check_task(setting.task, setting.network)
         return {cell.run_key: cell for cell in self.cells()}
 
     def count_runs(self) -> int:

@@ -4,8 +4,28 @@ import importlib
 
 from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.contract import Task
+from qkvary.text.names import brief
+
+_MEMBERS = tuple(name for name in vars(Task) if not name.startswith("_"))
 
 
 def load_task(config: TaskConfig) -> Task:
-    """Return the task of a configuration: its data, network, loss and metrics."""
-    return importlib.import_module(config.module or type(config).__module__).load(config)
+    """Return the task of a configuration: its data, network, loss and metrics.
+
+    Raises:
+        ValueError: if its file has no ``load``, or if what this returns is no task.
+    """
+    module = importlib.import_module(config.module or type(config).__module__)
+    if not hasattr(module, "load"):
+        raise ValueError(
+            f"expected a function load(config), which returns the task, in the file of "
+            f"{type(config).__name__}, got none"
+        )
+    task = module.load(config)
+    missing = [name for name in _MEMBERS if not hasattr(task, name)]
+    if missing or isinstance(task, type):
+        raise ValueError(
+            f"expected a task with {', '.join(_MEMBERS)} from load(config), got {brief(task)}"
+            + (f" without {', '.join(missing)}" if missing else "")
+        )
+    return task

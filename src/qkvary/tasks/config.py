@@ -176,7 +176,6 @@ class MaskedTaskConfig(TokenPrediction):
     module: ClassVar[str] = "qkvary.tasks.masked"
     has_test: ClassVar[bool] = False
     """The last tenth of the text is both validation and test."""
-    answers: ClassVar[str] = "classes"
     name: Literal["masked"] = "masked"
     share: float = 0.15
     """Share of a window's characters to predict; at least one character is."""
@@ -284,7 +283,6 @@ class TextTaskConfig(HashedData, Accuracy):
     """Predict the label of a text from some of its bytes."""
 
     module: ClassVar[str] = "qkvary.tasks.texts"
-    answers: ClassVar[str] = "classes"
     name: Literal["texts"] = "texts"
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
     """A folder with one folder of ``.txt`` files per label, or ``english-novels`` for novels by

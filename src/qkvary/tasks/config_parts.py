@@ -2,14 +2,17 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
+from qkvary.arch.canonical import canonical_json
 from qkvary.arch.networks import Network
-from qkvary.arch.parts import check_choices, check_sizes
+from qkvary.arch.parts import check_choices, check_sizes, returned
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
+from qkvary.text.names import brief
 
 
 class Scale(NamedTuple):
@@ -43,8 +46,6 @@ class TaskConfig:
     """Whether the task trains a language model, so that published tables of such models apply."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
-    answers: ClassVar[str] = "vocabulary"
-    """The size of a network that is the number of answers: ``vocabulary`` or ``classes``."""
     name: str
 
     def __post_init__(self) -> None:
@@ -57,12 +58,12 @@ class TaskConfig:
     @property
     def data_fingerprint(self) -> str:
         """sha256 of everything that determines the examples."""
-        raise NotImplementedError
+        raise ValueError(f"expected the property data_fingerprint in {type(self).__name__}")
 
     @property
     def sequence_length(self) -> int:
         """The number of tokens in one sequence, from which costs are computed."""
-        raise NotImplementedError
+        raise ValueError(f"expected the method count_tokens in {type(self).__name__}")
 
     def count_tokens(self, network: Network) -> int:
         """Return the number of tokens of one sequence, from which costs are computed."""
@@ -70,8 +71,11 @@ class TaskConfig:
         return self.sequence_length
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the number of answers that a guess chooses from; None if it is not known."""
-        return getattr(network, self.answers, None)
+        """Return the number of answers that a guess chooses from; None if it is not known.
+
+        By default, the network's number of classes or, if it has none, its vocabulary.
+        """
+        return getattr(network, "classes", None) or getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
         """Return the scale of a metric such as ``test_accuracy``, None if guessing is undefined."""
@@ -184,6 +188,23 @@ class HashedData:
         if self.data_sha256 is not None:
             return self
         return replace(cast("Any", self), data_sha256=self.find_fingerprint())
+
+
+def check_task(task: TaskConfig, network: Network) -> None:
+    """Refuse a task whose configuration lacks a fact that studies need, or has a wrong one.
+
+    Raises:
+        ValueError: names the first missing or wrong member.
+    """
+    for name, kind in (("metric", str), ("higher_is_better", bool), ("data_fingerprint", str)):
+        returned(task, name, getattr(task, name, None), kind)
+    if not re.fullmatch(r"[0-9a-f]{64}", task.data_fingerprint):
+        raise ValueError(
+            f"expected a sha256 of 64 hexadecimal digits from {type(task).__name__}."
+            f"data_fingerprint, got {brief(task.data_fingerprint)}"
+        )
+    returned(task, "count_tokens", task.count_tokens(network), int)
+    canonical_json(task)
 
 
 def digest(*parts: object) -> str:

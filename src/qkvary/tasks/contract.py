@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, Network
+from qkvary.arch.parts import returned
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
@@ -169,7 +170,9 @@ class ClassificationTask(Generic[Config]):
 
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:
         """Yield batches that contain each example of a split once."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"expected the method evaluation_batches in {type(self).__name__}"
+        )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy over the targets, in nats."""
@@ -187,10 +190,13 @@ class ClassificationTask(Generic[Config]):
         total = right = count = 0.0
         with torch.inference_mode():
             for batch in self.evaluation_batches(split):
+                returned(self, "evaluation_batches", batch, Batch)
                 logits, targets = self.scored(model, batch.to(device))
                 total += F.cross_entropy(*_flat(logits, targets), reduction="sum").item()
                 right += (logits.argmax(dim=-1) == targets).sum().item()
-                count += targets.numel()
+                count += (targets != IGNORE_INDEX).sum().item()
+        if not count:
+            raise ValueError(f"expected targets in the {split} split, got none")
         return {"loss": total / count, "accuracy": right / count}
 
 

@@ -24,7 +24,6 @@ class ImageTaskConfig(Accuracy):
     """
 
     module: ClassVar[str] = "qkvary.tasks.images"
-    answers: ClassVar[str] = "classes"
     name: str
     """The name of the data set; any name for a user's own images."""
     splits: ImageSplits = "clean"

@@ -43,6 +43,12 @@ def short(text: str, length: int = 22) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def brief(value: object, length: int = 60) -> str:
+    """Return a value as Python writes it or, if that is long, the name of its type."""
+    said = repr(value)
+    return said if len(said) <= length and said.isprintable() else f"a {type(value).__name__}"
+
+
 def slug(text: str) -> str:
     """Return a name that is safe in a file name and in an ``id``; it need not be unique."""
     return _hyphenated(text)[:SLUG_LENGTH] or "unnamed"

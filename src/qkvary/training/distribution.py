@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkvary.arch.parts import returned
 from qkvary.checkpoints.sharded_state import Reader
 from qkvary.checkpoints.training_state import (
     TrainingState,
@@ -24,7 +25,7 @@ from qkvary.storage.durable import clean_leftovers
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import find_newest, quarantine_newer, stored_steps
-from qkvary.tasks.contract import ProcessGroup, Task
+from qkvary.tasks.contract import Batch, ProcessGroup, Task
 from qkvary.training.config import Precision, RunConfig
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 from qkvary.training.progress import ignore
@@ -182,15 +183,13 @@ class Gradients:
         ``between`` is called between micro-batches, with the share of them done so far; if it
         raises an error, the step is abandoned.
         """
-        distribution, training = self.distribution, self.run.training
+        distribution = self.distribution
         seed = step_seed(self.run.seed, step, distribution.rank)
         if self.run.device == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
-        batches = [
-            self.task.batch(step, training.batch_size, self.run.seed, rows) for rows in self.rows
-        ]
+        batches = [self._batch(step, rows) for rows in self.rows]
         counts = [batch.counted for batch in batches]
         (total,) = distribution.all_reduce([float(sum(counts))])
         weights = [count / total if total else 0.0 for count in counts]
@@ -202,6 +201,7 @@ class Gradients:
             with nullcontext() if is_last else distribution.no_sync(self.wrapped):
                 with self.precision():
                     mean = self.task.loss(self.wrapped, batch.to(self.run.device))
+                returned(self.task, "loss", mean, Tensor)
                 # Processes average their gradients, but the weighted sum is needed.
                 (mean * (weight * distribution.size)).backward()
             means.append(mean.detach())
@@ -210,6 +210,18 @@ class Gradients:
         for mean, weight in zip(torch.stack(means).tolist(), weights, strict=True):
             loss += mean * weight
         return distribution.all_reduce([loss])[0]
+
+    def _batch(self, step: int, rows: slice) -> Batch:
+        """Return some rows of a step's batch, all of which the task must have returned."""
+        size, task = self.run.training.batch_size, self.task
+        batch = returned(task, "batch", task.batch(step, size, self.run.seed, rows), Batch)
+        expected, found = rows.stop - rows.start, (len(batch.inputs), len(batch.targets))
+        if found != (expected, expected):
+            raise ValueError(
+                f"expected {expected:,} rows from {type(task).__name__}.batch, got inputs of "
+                f"{found[0]:,} and targets of {found[1]:,}"
+            )
+        return batch
 
     def precision(self) -> AbstractContextManager[object]:
         """Return the autocast context for every call of the network."""

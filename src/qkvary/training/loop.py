@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, cast
 
 import torch
 from torch import nn
 
+from qkvary.arch.parts import returned
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
 from qkvary.nn.threads import use_threads
@@ -25,6 +27,7 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import CHECKPOINT_SECONDS, CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
 from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
+from qkvary.text.names import listed
 from qkvary.training.config import ROUNDING_VERSION, RunConfig
 from qkvary.training.distribution import SINGLE_PROCESS, Distribution, Gradients
 from qkvary.training.memory import (
@@ -161,7 +164,10 @@ class _Trainer:
 
     def build(self) -> nn.Module:
         run = self.run
-        network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
+        # For a user's parts that take initial values from the global generator.
+        torch.manual_seed(run.seed)
+        built = returned(self.task, "build", self.task.build(run.network, run.seed), nn.Module)
+        network = built.to(run.device, _DTYPES[run.dtype])
         self.anneal(network)
         return network
 
@@ -391,6 +397,13 @@ class _Trainer:
         with checked, torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.wrapped, split, context)
         self.wrapped.train()
+        scores = returned(self.task, "evaluate", scores, dict)
+        if self.run.task.metric not in scores:
+            metric = f"the metric {self.run.task.metric}"
+            raise ValueError(
+                f"expected {metric} from {type(self.task).__name__}.evaluate, got "
+                f"{listed([*scores]) or 'no score'}"
+            )
         return {name: float(score) for name, score in scores.items()}
 
     def validate(self) -> None:
@@ -424,7 +437,9 @@ class _Trainer:
         network, attention = self.gather_network(), None
         if self.distribution.is_first:
             with torch.no_grad():
-                attention = self.task.attention_example(network)
+                found = self.task.attention_example(network)
+            kinds = (AttentionExample, NoneType)
+            attention = returned(self.task, "attention_example", found, kinds)
         self.stopwatch.lap("evaluation")
         self.log("test", seconds=self.state.seconds["training"], **scores)
         return self.outcome("done", network=network, scores=scores, attention=attention)

@@ -10,6 +10,7 @@ from safetensors.torch import save as to_safetensors
 from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from qkvary.arch.canonical import not_counted
 from qkvary.checkpoints.catalog import EXPORT_KIND
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
@@ -75,6 +76,11 @@ def export_folder(
 
 
 def _wrap(network: LanguageModel) -> StockExport:
+    for part in not_counted(network.config):
+        raise UsageError(
+            f"expected a network without parts of your own, which transformers cannot import, got "
+            f"{part}"
+        )
     model = QKVForCausalLM.wrap(network)
     config = model.config
     config.architectures = [QKVForCausalLM.__name__]

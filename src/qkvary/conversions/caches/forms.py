@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.canonical import own_parts
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.storage.errors import UsageError
+from qkvary.text.names import listed
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
 """Score terms that a converted layer can keep; others are refused."""
@@ -30,8 +32,10 @@ def check_layers(config: LanguageModelConfig) -> None:
 
 def _find_reason(layer: AttentionConfig) -> str | None:
     variant = layer.variant
-    if variant.core_name != "softmax":
-        return f"it has the core {variant.core_name}, expected the softmax"
+    if variant.own is not None:
+        return f"it has {listed(own_parts([variant]))}, a part of your own"
+    if variant.core != "softmax":
+        return f"it has the core {variant.core}, expected the softmax"
     for term in variant.terms:
         if term.name not in KEPT_TERMS:
             return f"it has {term.name}, which a conversion cannot keep"

@@ -193,6 +193,9 @@ def _warn(callbacks: Callbacks, text: str) -> None:
 
 
 def _reason(error: Exception) -> str:
+    # The sentences of this package say what is wrong; other errors need the place.
+    if type(error) in (ValueError, NotImplementedError) and str(error).startswith("expected "):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
 from qkvary.storage.durable import make_directory
@@ -57,6 +57,8 @@ class RunSummary:
     message: str = ""
     """Why the runner stopped early; empty if it did not."""
     notes: tuple[str, ...] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Why runs failed or diverged, and how many runs did for each reason."""
 
 
 class StudyRunner:
@@ -182,6 +184,7 @@ class StudyRunner:
             exit_code=code,
             message=self.message,
             notes=tuple(self.notes),
+            reasons=Counter(_reason(one) for one in self.records.values() if one.message),
         )
 
     @property
@@ -249,6 +252,10 @@ class StudyRunner:
             ends, warnings, error = end.ends, end.warnings, end.error
         except ConnectionError as error:
             self._abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            return
+        # Such an error, for example of the user's file in a worker, would come again.
+        except (QkvaryError, ValueError) as error:
+            self._abort(getattr(error, "exit_code", UsageError.exit_code), str(error))
             return
         # Executors raise whatever exceptions their libraries raise.
         except Exception as error:  # noqa: BLE001
@@ -339,7 +346,7 @@ class StudyRunner:
             return
         self.executed += 1
         cell = self.cells[key]
-        result = record.message.splitlines()[0] if record.message else ""
+        result = _reason(record)
         if not result and record.headline is not None:
             result = f"{cell.run.task.metric} {record.headline:.4g}"
         said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
@@ -436,6 +443,11 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
     }.values():
         task.check_data(report)
+
+
+def _reason(record: Record) -> str:
+    """Return why a run failed or diverged, in one line; empty if it did not."""
+    return next(iter(record.message.splitlines()), "")
 
 
 def _describe(error: Exception) -> str:
