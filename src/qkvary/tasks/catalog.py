@@ -4,7 +4,7 @@ import importlib
 
 from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.contract import Task
-from qkvary.text.names import brief
+from qkvary.text.names import brief, listed
 
 _MEMBERS = tuple(name for name in vars(Task) if not name.startswith("_"))
 
@@ -24,8 +24,6 @@ def load_task(config: TaskConfig) -> Task:
     task = module.load(config)
     missing = [name for name in _MEMBERS if not hasattr(task, name)]
     if missing or isinstance(task, type):
-        raise ValueError(
-            f"expected a task with {', '.join(_MEMBERS)} from load(config), got {brief(task)}"
-            + (f" without {', '.join(missing)}" if missing else "")
-        )
+        lacking = f" with {listed(missing)}" if len(missing) < len(_MEMBERS) and missing else ""
+        raise ValueError(f"expected a task{lacking} from load(config), got {brief(task)}")
     return task

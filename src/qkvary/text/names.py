@@ -45,6 +45,8 @@ def short(text: str, length: int = 22) -> str:
 
 def brief(value: object, length: int = 60) -> str:
     """Return a value as Python writes it or, if that is long, the name of its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     said = repr(value)
     return said if len(said) <= length and said.isprintable() else f"a {type(value).__name__}"
 

@@ -215,6 +215,8 @@ class Gradients:
         """Return some rows of a step's batch, all of which the task must have returned."""
         size, task = self.run.training.batch_size, self.task
         batch = returned(task, "batch", task.batch(step, size, self.run.seed, rows), Batch)
+        for name in ("inputs", "targets"):
+            returned(batch, name, getattr(batch, name), Tensor)
         expected, found = rows.stop - rows.start, (len(batch.inputs), len(batch.targets))
         if found != (expected, expected):
             raise ValueError(
