@@ -15,9 +15,11 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.terms import OWN
 from qkvary.checkpoints.models import save_model
+from qkvary.conversions.caches.forms import check_layers
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.kernels import Core
 from qkvary.nn.own import own
 from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.reports.study_results import gather_results
@@ -178,8 +180,57 @@ class Known(ScoreTerm):
         (lambda: parse_variant("QKV@own-nothing"), "got own-nothing"),
         (lambda: own("x", "nothing")(int), "expected a ScoreTerm, a Core or an Attention"),  # type: ignore[type-var]
         (lambda: own("gated", "other")(Known), "expected a new name, got 'gated'"),
+        (lambda: parse_variant("QKV@own-gate"), "did you mean own-gated?"),
+        (lambda: own("My Gate", ""), "expected lowercase letters.* got 'My Gate'"),
+        (lambda: own("", ""), "expected lowercase letters"),
+        (lambda: own(3, ""), "got 3"),  # type: ignore[arg-type]
+        (
+            lambda: own("bare", "")(type("Bare", (Core,), {})),
+            "the method weights in Bare, got none",
+        ),
+        (lambda: own("bare", "")(type("Bare", (ScoreTerm,), {})), "the method forward in Bare"),
     ],
 )
 def test_what_is_not_registered_is_refused(act: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         act()
+
+
+def make(kind: type, **members: object) -> torch.nn.Module:
+    """A layer with a part of the user's own."""
+    own("made", "made here")(type("Made", (kind,), members))
+    config = AttentionConfig(d_model=8, num_heads=2, variant=parse_variant("QKV@own-made"))
+    torch.manual_seed(0)
+    return make_attention(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "expected"),
+    [
+        (ScoreTerm, "forward", "expected Scores from Made.forward, got None"),
+        (Core, "weights", "expected Tensor from Made.weights, got None"),
+        (qk.Attention, "output", "expected Tensor from Made.output, got None"),
+    ],
+)
+def test_what_a_part_returns_is_checked(kind: type, method: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        make(kind, **{method: lambda *_: None})(torch.zeros(1, 3, 8))
+
+
+def test_a_core_needs_its_weights_alone() -> None:
+    layer = make(Core, weights=lambda _, scores: torch.softmax(scores.multiply(), dim=-1))
+    plain = qk.Attention(d_model=8, num_heads=2).eval()
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(layer(x), plain(x))
+
+
+def test_a_network_with_an_own_part_is_not_exported_or_converted(tmp_path: Path) -> None:
+    model = qk.LanguageModel(
+        d_model=12, num_heads=3, num_layers=1, vocabulary=17, max_tokens=16, variant=LABELS[3]
+    )
+    for to in ("transformers", "hf", "gguf"):
+        with pytest.raises(UsageError, match=r"gated .*of your own|of your own.*gated"):
+            qk.export((model, None), tmp_path / "out", to=to)
+    with pytest.raises(UsageError, match=r"it has gated .*a part of your own"):
+        check_layers(model.config)

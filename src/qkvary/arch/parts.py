@@ -148,7 +148,7 @@ def returned(owner: object, member: str, value: T, kind: type[Any] | tuple[type[
         name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004
-            f"expected a {expected} from {name}.{member}, got {brief(value)}"
+            f"expected {expected} from {name}.{member}, got {brief(value)}"
         )
     return value
 

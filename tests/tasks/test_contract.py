@@ -1,0 +1,264 @@
+"""A user's task: what it lacks or returns wrongly is one sentence, and its scores are right."""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qkvary as qk
+from qkvary.arch.canonical import code_of, stored
+from qkvary.arch.networks import Network
+from qkvary.nn.fused_loss import IGNORE_INDEX
+from qkvary.studies.study import Setting, Study
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config_parts import TaskConfig, check_task
+from qkvary.tasks.contract import ALL_ROWS, Batch, ClassificationTask, Split
+from qkvary.training.loop import train
+from tests.training.toy import LENGTH, SYMBOLS, ToyModel, ToyTask, toy_network, toy_run
+
+
+@stored("ParityForTests")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity(TaskConfig):
+    """The parity of the bits so far, asked at the last position alone."""
+
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    name: str = "parity"
+    more: object = None
+
+    @property
+    def data_fingerprint(self) -> str:
+        return hashlib.sha256(b"parity").hexdigest()
+
+    def count_tokens(self, _: Network) -> int:
+        return LENGTH
+
+
+class ParityTask(ClassificationTask[Parity]):
+    def build(self, _network: Network, seed: int) -> nn.Module:
+        return ToyModel(seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        generator = torch.Generator().manual_seed(seed + step)
+        bits = torch.randint(2, (batch_size, LENGTH), generator=generator)
+        targets = bits.cumsum(-1) % 2
+        targets[:, :-1] = IGNORE_INDEX
+        return Batch(bits[rows], targets[rows])
+
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        yield self.batch(10**6 + (split == "test"), 40, 0)
+
+    def attention_example(self, _: nn.Module) -> None:
+        return None
+
+
+load = ParityTask
+
+
+class Solver(nn.Linear):
+    def forward(self, bits: Tensor) -> Tensor:
+        return 30.0 * nn.functional.one_hot(bits.cumsum(-1) % 2, 2).double()
+
+
+def make_study(task: TaskConfig) -> Study:
+    run = toy_run()
+    setting = Setting(name="parity", task=task, network=run.network, training=run.training)
+    return Study(
+        name="parity",
+        question="Does it hurt?",
+        description="Bits.",
+        settings=(setting,),
+        variants=("QKV",),
+        seeds=(0,),
+    )
+
+
+def test_positions_without_a_target_do_not_count_in_the_scores() -> None:
+    scores = ParityTask(Parity()).evaluate(Solver(1, 1), "validation")
+    assert scores == {"loss": pytest.approx(0.0, abs=1e-9), "accuracy": 1.0}
+
+
+def test_a_guess_chooses_among_the_classes_of_the_network() -> None:
+    network = dataclasses.replace(toy_network(), vocabulary=2, classes=9)
+    scale = Parity().scale(network, "test_accuracy")
+    assert scale is not None
+    assert scale.guess == 1 / 9
+
+
+def changed(**members: Any) -> TaskConfig:
+    """A configuration of a class with other members; None leaves one out."""
+    kept = {name: member for name, member in vars(Parity).items() if name in KEPT}
+    return stored("Changed")(
+        dataclass(frozen=True)(type("Changed", (TaskConfig,), kept | members))
+    )(name="changed")
+
+
+KEPT = ("metric", "higher_is_better", "data_fingerprint", "count_tokens")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"metric": None}, "expected str from Changed.metric, got None"),
+        ({"higher_is_better": None}, "expected bool from Changed.higher_is_better"),
+        (
+            {"data_fingerprint": TaskConfig.data_fingerprint},
+            "expected the property data_fingerprint in Changed",
+        ),
+        ({"data_fingerprint": lambda _: "0" * 64}, "expected str from .*, got <bound method"),
+        ({"data_fingerprint": None}, "Changed.data_fingerprint, got None"),
+        ({"data_fingerprint": "v1"}, "a sha256 of 64 hexadecimal digits .* got 'v1'"),
+        (
+            {"count_tokens": TaskConfig.count_tokens},
+            "expected the method count_tokens in Changed",
+        ),
+        ({"count_tokens": lambda *_: None}, "expected int from Changed.count_tokens, got None"),
+    ],
+)
+def test_a_study_refuses_a_task_that_lacks_a_member(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_study(changed(**members)).runs()
+
+
+def test_a_configuration_is_stored_data() -> None:
+    with pytest.raises(ValueError, match=r"expected text, numbers.* got PosixPath\('x'\)"):
+        check_task(Parity(more=Path("x")), toy_network())
+    below = dataclass(frozen=True, slots=True)(stored("Below")(type("Below", (Parity,), {})))
+    with pytest.raises(ValueError, match=r'expected @stored\("Below"\) above @dataclass'):
+        check_task(below(), toy_network())
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        ({}, r"expected a function load\(config\).* in the file of Parity, got none"),
+        ({"load": lambda _: None}, r"expected a task from load\(config\), got None"),
+        ({"load": lambda _: ParityTask}, "got the class ParityTask"),
+        (
+            {"load": lambda _: ClassificationTask(Parity())},
+            "expected a task with build, batch and attention_example from load",
+        ),
+    ],
+)
+def test_what_is_no_task_is_refused(
+    load: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, Parity.__module__, SimpleNamespace(**load))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        load_task(Parity())
+
+
+@pytest.mark.parametrize(
+    ("member", "other", "message"),
+    [
+        ("build", lambda *_: None, "expected Module from ParityTask.build, got None"),
+        ("batch", lambda *_: (1, 2), r"expected Batch from ParityTask.batch, got \(1, 2\)"),
+        ("batch", lambda *_: Batch(torch.zeros(6).numpy(), None), "Tensor from Batch.inputs"),  # type: ignore[arg-type]
+        (
+            "batch",
+            lambda *_: Batch(torch.zeros(3, 5).long(), torch.zeros(3, 5).long()),
+            "expected 6 rows from ParityTask.batch, got inputs of 3 and targets of 3",
+        ),
+        ("loss", lambda *_: 0.5, "expected Tensor from ParityTask.loss, got 0.5"),
+        ("evaluate", lambda *_: {"acc": 0.5}, "the metric accuracy from .*evaluate, got acc"),
+        ("evaluate", lambda *_: 0.5, "expected dict from ParityTask.evaluate"),
+        ("evaluation_batches", lambda _: [], "expected targets in the validation split, got none"),
+        ("evaluation_batches", lambda _: [(1, 2)], "expected Batch from ParityTask.evaluation_b"),
+        ("attention_example", lambda _: 3, "expected AttentionExample or NoneType from .*, got 3"),
+    ],
+)
+def test_what_a_task_returns_is_checked(
+    member: str, other: Callable[..., object], message: str, tmp_path: Path
+) -> None:
+    task = ParityTask(Parity())
+    vars(task)[member] = other
+    with pytest.raises(ValueError, match=message):
+        train(dataclasses.replace(toy_run(steps=1), task=Parity()), task, tmp_path)
+
+
+def test_a_task_without_evaluation_batches_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="expected the method evaluation_batches in Cl"):
+        ClassificationTask(Parity()).evaluation_batches("test")
+
+
+def test_initial_values_of_torch_follow_from_the_seed_of_the_run(tmp_path: Path) -> None:
+    class Undrawn(ToyTask):
+        def build(self, _network: Network, _seed: int) -> nn.Module:
+            model = ToyModel(0)
+            model.head = nn.Linear(11, SYMBOLS)
+            return model
+
+    def digest(seed: int, name: str) -> str:
+        (tmp_path / name).mkdir()
+        return train(toy_run(steps=1, seed=seed), Undrawn(), tmp_path / name).state_sha256
+
+    assert digest(3, "a") == digest(3, "b") != digest(4, "c")
+
+
+MAIN = """
+import dataclasses
+import qkvary as qk
+from qkvary.arch.canonical import stored
+from qkvary.tasks.config import SequenceTaskConfig
+from tests.studies.toy_study import toy_study
+
+@stored("MainTask")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MainTask(SequenceTaskConfig):
+    module = "qkvary.tasks.digit_sequences"
+
+STUDY = toy_study((0,), steps=2)
+setting = STUDY.settings[0]
+task = MainTask(**{one.name: getattr(setting.task, one.name)
+                   for one in dataclasses.fields(setting.task)})
+STUDY = dataclasses.replace(STUDY, settings=(dataclasses.replace(setting, task=task),))
+if GUARD:
+    print(qk.study(STUDY, out="runs", workers=1, variants="QKV").exit_code)
+"""
+
+
+@pytest.mark.parametrize("guard", ['__name__ == "__main__"', "True"])
+def test_a_script_runs_its_own_study(
+    guard: str, tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    """Its workers import the script; if they would run it again, that is refused."""
+    (tmp_path / "mine.py").write_text(MAIN.replace("GUARD", guard), "utf-8")
+    root = Path(__file__).parents[2]
+    paths = {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    ended = run_python(["mine.py"], cwd=tmp_path, env=paths)
+    if guard == "True":
+        assert 'expected `if __name__ == "__main__":` before the call of qk.study' in ended.stderr
+    else:
+        assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+
+def test_a_class_of_a_notebook_is_refused() -> None:
+    kind = type("Cell", (), {"__module__": "__main__"})
+    before = sys.modules["__main__"]
+    try:
+        sys.modules["__main__"] = SimpleNamespace()  # type: ignore[assignment]
+        with pytest.raises(ValueError, match=r"expected Cell in a file.* got a class of a noteb"):
+            code_of([kind])
+    finally:
+        sys.modules["__main__"] = before
+
+
+def test_a_study_says_why_its_runs_failed(tmp_path: Path) -> None:
+    network = dataclasses.replace(toy_network(), max_tokens=LENGTH - 1)
+    study = make_study(toy_run().task)
+    setting = dataclasses.replace(study.settings[0], network=network)
+    ended = qk.study(dataclasses.replace(study, settings=(setting,)), out=tmp_path, workers=1)
+    made, reason, more = ended.closing
+    assert made.endswith("; 1 failed")
+    assert reason == ("1 run: expected a network with max_tokens of at least 5 for task sub, got 4")
+    assert more == f"qkvary status --problems --out {tmp_path} lists these runs"
+    assert ended.exit_code == 1
