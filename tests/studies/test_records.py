@@ -73,7 +73,7 @@ def changed(**fields: object) -> bytes:
     ("data", "message"),
     [
         (b"", "Expecting value"),
-        (changed(seed="5"), "seed missing, unknown or of the wrong type"),
+        (changed(seed="5"), "fields missing, unknown or of the wrong type: seed"),
         (changed(seed=True), "seed missing"),
         (changed(metrics=[]), "metrics missing"),
         (changed(extra=1), "extra missing, unknown"),

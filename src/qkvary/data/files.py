@@ -86,6 +86,6 @@ def load_published(
     if found != sha256:
         raise DamagedError(
             f"expected {name} with sha256 {sha256[:12]} in {path}, got {found[:12]}: remove or "
-            "replace it"
+            "replace the file"
         )
     return data, str(path)

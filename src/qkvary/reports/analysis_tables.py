@@ -71,7 +71,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
         "of corresponding channels. Heads is the mean absolute cosine of corresponding heads. The "
         "cosine of random matrices has a mean of 0; its standard deviation, derived as "
         "1/sqrt(entries), is printed beneath each value. If one weight has fewer heads, each of "
-        "its heads is compared with all heads of the group of that head."
+        "its heads is compared with all heads of its group in the other weight."
     )
 
     def cell(value: float | None, deviation: float) -> Cell:
@@ -99,7 +99,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
         word("weights"),
         number("flattened"),
         number("columns"),
-        number("heads", below="mean size"),
+        number("heads", below="mean |cos|"),
         notes=[note],
     )
 
@@ -140,8 +140,8 @@ def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
         *(number(f"energy_{share}", f"{share} %", below="of energy") for share in (90, 95, 99)),
         notes=[
             (
-                "Random: the value for sampled matrices of the same shape with independent normal "
-                "entries."
+                "Beneath each value is the value for random matrices of the same shape, whose "
+                "entries are independent and normally distributed."
             )
         ],
     )

@@ -407,7 +407,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(stock: Path, model: LanguageMo
     with pytest.raises(UsageError, match="lm-eval cannot evaluate choosing: ") as caught:
         measure(model, None, "choosing")
     assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="a tokenizer for any text"):
+    with pytest.raises(UsageError, match="a tokenizer that encodes any text"):
         measure_tasks(LoadedModel(model, CharacterTokenizer("abc")), prepare(None, "choosing"))
 
 
