@@ -24,7 +24,7 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     # Rotated keys prevent tying, which is said before what it would cost.
     assert find_answers(analysis)[1].startswith("Keys are rotated, so they cannot be tied")
     # Two KV heads each.
-    cost = "rise by less than 0.0001 (layer 2 alone) to 0.060 (layer 3 alone) nats per token;"
+    cost = "rise by less than 0.0001 (layer 2 alone) to 0.060 (layer 3 alone) nats per token,"
     assert "the loss of 1.250 is forecast to" in find_answers(analysis)[2]
     assert cost in find_answers(analysis)[2]
     assert find_answers(analysis)[2].endswith(", and by 0.080 in all 3 layers together.")

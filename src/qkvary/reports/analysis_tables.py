@@ -55,7 +55,7 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
         number("explained=", write=pair("explained", "explained_chance"), below="V by K"),
         number("weight_overlap=", "row spaces", weights, below="mean cos²"),
         number("token_overlap=", "tokens", tokens, below="mean cos²"),
-        number("similarity=", "CKA", pair("similarity", "similarity_chance"), below="as read"),
+        number("similarity=", "CKA", pair("similarity", "similarity_chance"), below="weighted"),
         number("lost=", write=pair("lost", "lost_chance"), below="by one tensor"),
         number("forecast_nats_per_token=", "forecast", forecast, below="nats per token"),
         number("score_change", "score change", partial(fixed, decimals=2), below="rms"),

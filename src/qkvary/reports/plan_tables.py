@@ -188,7 +188,7 @@ def training_table(plan: Plan) -> Table:
         number("parameters", write=compact),
         number("state_bytes=plan.state_bytes", "weights", size, below="with optimizer"),
         number("sequence_bytes=plan.sequence_bytes", "activations", size, below="per sequence"),
-        number("largest_batch=plan.largest_batch", "sequences", numbers.whole, below="a device"),
+        number("largest_batch=plan.largest_batch", "sequences", numbers.whole, below="per device"),
         number("macs_per_token=plan.macs_per_token", "MACs", macs, below="per token"),
         number(
             "tokens_per_second=plan.tokens_per_second",

@@ -138,7 +138,7 @@ def _text_table(runs: Sequence[RunSamples], key: str) -> Table:
         number("sample", "sentence"),
         label("by"),
         word("text", write=lambda text: clipped(text, _LONGEST, name=True)),
-        notes=[f"Greedy translations of seed {runs[0].seed}."],
+        notes=[f"The networks with seed {runs[0].seed} translated by greedy decoding."],
     )
 
 

@@ -25,14 +25,14 @@ _PADDED = ("test_paper_loss", "test_real_share")
 _SPEEDS = (
     ("tokens_per_second", "tokens/s", numbers.whole),
     ("gigaflops_per_second", "GFLOP/s", partial(numbers.fixed, decimals=1)),
-    ("utilization", "of a large product", numbers.percent),
+    ("utilization", "share of matmul speed", numbers.percent),
 )
 _SCORES = (
     ("test_loss", "test loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
     ("test_bits_per_byte", "bits", "per byte"),
-    ("test_document_loss", "a document per row", "nats per token"),
-    ("test_paper_loss", "with padding, as published", "nats per token"),
+    ("test_document_loss", "one document per row", "nats per token"),
+    ("test_paper_loss", "padding included", "nats per token"),
     ("test_real_share", "share of real tokens", ""),
     ("validation_loss", "validation loss", "nats per token"),
     ("final_train_loss", "training loss", "nats per token"),

@@ -136,7 +136,7 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             "--tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    note = "llama.cpp encodes characters outside the alphabet as token -1, then refuses them"
+    note = "llama.cpp encodes characters outside the alphabet as token -1, which it then refuses"
     return _make("rwkv", tokens, types, None, [note])
 
 
