@@ -99,7 +99,7 @@ REFUSED = {
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected --tasks, since options of tasks are given",
+        "bytes --data text --against x": "expected --tasks with the options of tasks",
         "bytes --tasks piqa --fewshot -1": "fewshot: expected a whole number",
     },
     "export": {

@@ -162,8 +162,8 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
             f"Train another variant: {trained.label} ({_held(trained.plan)}, {_change(trained)} as "
             "published)."
             if trained
-            else "Training another variant saves no devices: no variant with a published quality needs "
-            "fewer."
+            else "Training another variant saves no devices: no variant with a published quality "
+            "needs fewer."
         ),
         *_advise_smaller(original, demand),
     )

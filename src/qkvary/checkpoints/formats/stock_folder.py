@@ -149,7 +149,7 @@ def _list_shards(index: Path) -> list[str]:
     names = cast("Mapping[str, object]", shards).values() if isinstance(shards, Mapping) else ()
     found = sorted({name for name in names if isinstance(name, str)})
     if not found or any(Path(name).name != name for name in found):
-        raise DamagedError(f"{index} lists no shards, or shards outside its own folder")
+        raise DamagedError(f"{index} lists no shards, or lists shards outside its own folder")
     return found
 
 

@@ -193,7 +193,7 @@ def read_file(path: Path) -> GgufFile:
     parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
-        raise DamagedError(f"{path} has two tensors of the same name in its parts")
+        raise DamagedError(f"the parts of {path} have two tensors of the same name")
     return GgufFile(parts[0].metadata, tensors)
 
 
