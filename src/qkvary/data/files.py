@@ -64,7 +64,7 @@ def download(
         said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
         raise DownloadError(f"{said}; or {put}") from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise DownloadError(f"{url} has changed: its sha256 differs")
+        raise DownloadError(f"{url} has changed: its sha256 is not the expected one")
     return data
 
 

@@ -76,8 +76,8 @@ def find_prepared(text: str) -> Path:
     name, tokenizer = corpus.name if corpus else name, tokenizer or DEFAULT_TOKENIZER
     if not name or "/" in tokenizer or (corpus is None and path.exists()):
         raise UsageError(
-            f"expected a prepared set, got {text}: run `qkvary data prepare {text}` and give its "
-            "folder"
+            f"expected a prepared set, got {text}: run `qkvary data prepare {text}` and give the "
+            "folder that it writes"
         )
     folder = default_folder(name, plain_name(tokenizer))
     if not is_prepared(folder):

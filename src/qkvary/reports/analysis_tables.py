@@ -174,11 +174,11 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "All values are means over heads. Uniform: the value for equal weights on all visible "
-        "keys. Asymmetry: |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 where "
-        "the entries above and below the diagonal are unrelated. Due to the mask: the asymmetry "
-        "that attention would have if the scores were (S + S^T) / 2, so that only the mask makes "
-        "attention asymmetric."
+        "All values are means over heads. Uniform is the value for equal weights on all visible "
+        "keys. The asymmetry is |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 "
+        "where the entries above and below the diagonal are unrelated. Due to the mask is the "
+        "asymmetry that attention would have if the scores were (S + S^T) / 2, so that only the "
+        "mask makes attention asymmetric."
     )
     return tabulate(
         "attention",

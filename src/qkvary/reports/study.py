@@ -253,9 +253,9 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="The variants and their costs",
         link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
-        "labels are the papers’ names: a minus separates projections, an equals sign joins "
-        "query, key or value if they share one projection. Tinted boxes are what a cache keeps "
-        "when text is generated.",
+        "labels are the papers’ names: a minus separates projections, and an equals sign joins "
+        "roles (query, key or value) that share one projection. Tinted boxes are what a cache "
+        "keeps when text is generated.",
         blocks=(
             *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
             study_tables.cost_table(tables),

@@ -41,11 +41,11 @@ from qkvary.storage.untrusted_files import read_start
 
 GELU_NOTES = {
     "gelu": (
-        "llama.cpp reads the tanh form of GELU from a half-precision table: its activations differ "
-        "from this network's by up to 0.0005 plus 0.05 % of the value"
+        "llama.cpp reads the tanh form of GELU from a half-precision table, so its activations "
+        "differ from this network's by up to 0.0005 plus 0.05 % of the value"
     ),
     "gelu-tanh": (
-        "llama.cpp reads GELU from a half-precision table: its activations differ from this "
+        "llama.cpp reads GELU from a half-precision table, so its activations differ from this "
         "network's by up to 0.05 % of the value"
     ),
 }
