@@ -122,7 +122,7 @@ SHARED_BLOCKS = b'{"num_layers": 1000000000000, "shared_blocks": true}'
         ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
         ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer has 256"),
         ({"about": {"kind": "run"}}, DamagedError, "model, got run"),
-        ({"about": NEWER}, NewerFormatError, "this qkvary reads 1; use a newer qkvary"),
+        ({"about": NEWER}, NewerFormatError, "this qkvary reads only 1; use a newer qkvary"),
     ],
 )
 def test_a_forged_folder_is_rejected(
