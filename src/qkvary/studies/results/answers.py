@@ -109,14 +109,14 @@ def write_caveats(
     learning_rates: Sequence[LearningRateRow],
     environments: int,
 ) -> tuple[str, ...]:
-    """State the limits of the answer."""
+    """Return sentences on what limits the conclusions of a study: its caveats."""
     caveats = list(limits)
     if not counts.complete:
         states = ("failed", "diverged", "damaged", "missing")
         open_ends = [f"{number} {one}" for one in states if (number := getattr(counts, one))]
         caveats.append(
             f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
-            "means and differences are over the finished runs."
+            "means and differences are computed from the finished runs."
         )
     if len(seeds) == 1:
         caveats.append(
@@ -124,7 +124,7 @@ def write_caveats(
             "setting has no interval at all."
         )
     elif len(seeds) == 2:
-        caveats.append("There are two seeds: intervals are very wide by necessity.")
+        caveats.append("There are only two seeds, so intervals are necessarily very wide.")
     differences = [row.difference for table in tables for row in table.rows if row.difference]
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(

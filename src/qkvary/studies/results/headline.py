@@ -205,7 +205,10 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants that change the baseline alike and have one verdict; return by verdict."""
+    """Group variants that change the baseline in the same way and have the same verdict.
+
+    Returns the groups of each verdict.
+    """
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -235,7 +238,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Split off the groups to name in a sentence: first those that change only one thing."""
+    """Return the groups to name, those that change only one thing first, and the other groups."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])

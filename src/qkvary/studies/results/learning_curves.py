@@ -1,4 +1,4 @@
-"""Learning curves of a study: the mean over the seeds, for each variant and setting.
+"""Computes learning curves: the mean over the seeds, for each variant and setting of a study.
 
 A band spans the smallest and the largest value over the seeds. If a run stopped because it had
 solved its task, its last values count for all later steps, so that the mean is always over the
@@ -23,7 +23,7 @@ class _Run(NamedTuple):
     """The curve of one quantity in one run."""
 
     points: Mapping[int, tuple[float, float]]
-    """Values and seconds so far, by step."""
+    """The value and the seconds of training so far at each step."""
     solved: bool
     """Whether the run stopped because it had solved its task."""
 
