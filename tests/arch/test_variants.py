@@ -21,7 +21,7 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sharing": TIED, "query_form": "residual"}, "reads k; choices: Q[residual]-K-V"),
+        ({"sharing": TIED, "query_form": "residual"}, "made from k; choices: Q[residual]-K-V"),
         ({"sharing": QKV_SHARING, "query_form": "map"}, "a query made from q, which neither"),
         ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),

@@ -56,7 +56,7 @@ def test_damaged_weights_are_refused(weights: Path, damage: str, typed: Typed) -
     tensors = load(data)
     del tensors["embedder.embedder.convolution.weight"]
     path.write_bytes({"cut": data[:-5], "empty": b"", "missing": save(tensors)}[damage])
-    what = "all weights of ResNet-34" if damage == "missing" else "a complete file of weights"
+    what = "all weight tensors of ResNet-34" if damage == "missing" else "a complete file of weights"
     said = typed.error("data", "features", "--weights", weights, code=3)
     assert f"expected {what} in {path}" in said
     assert not (weights.parent / "cache").exists()

@@ -376,7 +376,7 @@ class Summary:
     headline_table: str
     """The ``ResultTable.name`` of the table that the headline is about, or empty."""
     answers: tuple[str, ...]
-    """Which differences the data support and which variants they do not distinguish, in sentences."""
+    """Sentences: which differences the data support, which variants they do not distinguish."""
     commands: tuple[str, ...]
     """The commands that reproduce the runs and the report."""
     caveats: tuple[str, ...]

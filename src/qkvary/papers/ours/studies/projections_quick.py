@@ -10,8 +10,8 @@ STUDY = Study(
         "The study compares separate projections of query, key and value (QKV) with other "
         "variants. Two of the three share one projection (Q=K-V, Q-K=V, Q=V), or all three do "
         "(Q=K=V). The layer input replaces one of the projections (I-K-V, Q-I-V, Q-K-I). Or query "
-        "and key are shared and the scores have a position term ((Q=K-V)+). All variants train on the "
-        "characters of the study quickstart, with two layers, 300 steps and equal "
+        "and key share a projection and the scores have a position term ((Q=K-V)+). All variants "
+        "train on the characters of the study quickstart, with two layers, 300 steps and equal "
         "hyper-parameters."
     ),
     settings=(quick_characters(),),
