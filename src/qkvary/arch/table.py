@@ -75,7 +75,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q=K=V@alibi", "this project", "symmetric in (i, j), unlike the causal mask"),
     NamedVariant("Q=K=V@rotary", "this project", "scores are a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant(
-        "Q-K=V@rotary", "this project", "the value has three possible meanings: see value_rope"
+        "Q-K=V@rotary", "this project", "the value can be made in three ways: see value_rope"
     ),
     NamedVariant("QKV@rotary", "standard attention"),
     NamedVariant(

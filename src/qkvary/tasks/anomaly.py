@@ -65,7 +65,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return a batch of training sets, each built around one of the epoch's next anomalies.
 
-        In an epoch, every training image is an anomaly once; a last partial batch is dropped.
+        In an epoch, each training image is an anomaly once, except those of a last partial batch.
         """
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")

@@ -376,7 +376,7 @@ class Summary:
     headline_table: str
     """The ``ResultTable.name`` of the table that the headline is about, or empty."""
     answers: tuple[str, ...]
-    """Sentences: which differences the data support, which variants they do not distinguish."""
+    """Sentences that name supported differences, and variants that are not distinguished."""
     commands: tuple[str, ...]
     """The commands that reproduce the runs and the report."""
     caveats: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Compares three choices of the value that shares a projection with a rotated key."""
+"""Compares three choices of a value that shares its projection with a rotated key."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (
