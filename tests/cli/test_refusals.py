@@ -53,7 +53,7 @@ REFUSED = {
         "--studies nowhere": "expected a folder of reports for --studies, got nowhere",
         "--studies .": "expected tables of studies (STUDY/tables/*.csv) in . for --studies",
         "--check nowhere.json": "nowhere.json",
-        "--check nowhere.json --document poster": "expected --check without claims",
+        "--check nowhere.json --document poster": "expected no claims or filters with --check",
     },
     "convert": {
         "own": "expected --rewrite or --to, got neither",

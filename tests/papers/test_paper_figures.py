@@ -85,7 +85,7 @@ def test_means_are_over_the_settings_that_all_variants_have() -> None:
     (chart,) = charts(report, figure.name)
     assert chart.detail == "synthetic-published; 1 of 16 settings; 3 runs a variant"
     (group,) = (block for block in walk(report.sections[1].blocks) if isinstance(block, Group))
-    assert group.notes == ("synthetic-published: Swap has runs of 2 of 16 configurations.",)
+    assert group.notes == ("synthetic-published: Swap has runs of 2 of the 16 configurations.",)
     assert chart.draw().description.startswith("At the end: QKV 2.00; Q=K-V 2.00.")
 
 
@@ -210,7 +210,7 @@ def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:
     """The figure's chart names the errors that ``results.csv`` of the experiment has."""
     figure = PAPER_FIGURES["query-identity-figure-2"]
     report = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
-    assert "1 drawn in full, 0 in part" in report.lead
+    assert "1 can be drawn in full, and 0 in part" in report.lead
     found = {one.caption: one.draw() for one in charts(report, figure.name)}
     with (KEPT / "query_identity/mlp-basis-transfer/tables/results.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["agrees"] == "yes"]

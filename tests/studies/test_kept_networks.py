@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import NETWORK_NAME, Store
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.catalog import load_task
@@ -38,7 +39,7 @@ def characters_study(
 
 
 def run(study: Study, path: Path) -> RunSummary:
-    return run_study(study, Store(path), RunnerOptions(workers=1, quiet=True))
+    return StudyRunner(study, Store(path), executor=LocalExecutor(1)).run()
 
 
 @pytest.fixture(scope="module")

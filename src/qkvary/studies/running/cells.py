@@ -28,8 +28,6 @@ from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
 RUNNER_GONE = threading.Event()
 """Set in a worker when its runner has ended."""
-TERMINATED = threading.Event()
-"""Set when a signal ends a task of this process; a worker then takes no other task."""
 COPIES_NAME = "logs"
 """The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
