@@ -294,7 +294,7 @@ def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
         problem = store.find_damage(key)
         if problem is not None:
             raise DamagedError(
-                f"{cell.title}: {problem}; restore it, or move {store.directory(key)} away to "
+                f"{cell.title}: {problem}; restore the run, or move {store.directory(key)} away to "
                 "train the run again"
             )
         # A process that was killed may have left checkpoints of a finished run.
