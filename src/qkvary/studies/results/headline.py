@@ -103,10 +103,10 @@ def write_headline(
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
     """State how many published figures lie in the prediction intervals of these runs."""
-    judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
+    judged = [repeats for one in published for repeats in one.repeats]
     if not judged:
         return ()
-    figures = count(len(judged), "published figure")
+    figures = count(len(judged), "measured published figure")
     return (f"{sum(judged)} of {figures} lie in the 95 % prediction intervals of these runs.",)
 
 

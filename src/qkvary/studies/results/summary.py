@@ -321,6 +321,15 @@ class PublishedComparison:
     """The notes of the settings that are compared, each once."""
     published_runs: int | None = None
 
+    @property
+    def repeats(self) -> list[bool]:
+        """Whether each measured number that has a prediction interval of ours lies in it.
+
+        Numbers that follow from others in the document, such as means, are left out.
+        """
+        measured = (one.repeats for one in self.cells if one.recomputes == "not checkable")
+        return [one for one in measured if one is not None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
