@@ -43,6 +43,35 @@ def test_the_bytes_of_all_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> 
         assert text.count_bytes(chosen) == len(document.encode())
 
 
+class Counting(ByteTokenizer):
+    """Bytes, counted."""
+
+    encoded = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded += len(text)
+        return super().encode(text)
+
+
+@pytest.mark.parametrize("tokenizer", [pieces(), with_spaces(), ByteTokenizer(has_separator=True)])
+@pytest.mark.parametrize("most", [1, 7, 19, 40, 10_000])
+def test_the_beginning_of_a_text_has_the_tokens_of_the_whole(
+    tokenizer: Tokenizer, most: int
+) -> None:
+    texts = (*TEXTS, " " * 900 + "the end. " * 200, "not read")
+    whole, part = make_text(tokenizer, texts), make_text(tokenizer, texts, most=most)
+    assert part.tokens.tolist() == whole.tokens[:most].tolist()
+    starts = [start for start in whole.starts.tolist() if start < most]
+    assert part.starts[: len(starts)].tolist() == starts
+    assert part.starts[-1] == len(part.tokens)
+
+
+def test_only_the_beginning_of_a_text_is_encoded() -> None:
+    tokenizer = Counting()
+    make_text(tokenizer, ["a word " * 10_000, "not read"], most=100)
+    assert tokenizer.encoded == 3200
+
+
 def test_a_prepared_set_gives_the_documents_back() -> None:
     tokenizer, text = open_split(tiny_set().path, "validation")
     assert text.documents == sum(map(bool, VALIDATION))

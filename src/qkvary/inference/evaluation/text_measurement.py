@@ -118,5 +118,5 @@ def load_text(
         raise UsageError(
             "expected a checkpoint with a tokenizer, or a prepared set as the text, got neither"
         )
-    text = make_text(loaded.tokenizer, (document.text for document in read_documents(data)))
-    return text if tokens is None else text.cut(tokens)
+    documents = (document.text for document in read_documents(data))
+    return make_text(loaded.tokenizer, documents, most=tokens)

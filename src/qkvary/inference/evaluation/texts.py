@@ -3,7 +3,6 @@
 Reads prepared sets. Independent of networks.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.data.documents import Document
+from qkvary.data.encoding import encode_start
 from qkvary.data.prepared import open_prepared
 from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
-from qkvary.data.tokenizers import Tokenizer, encode_document
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 
@@ -50,25 +51,22 @@ class Text:
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
-    def cut(self, tokens: int) -> "Text":
-        """Return a text of only the first ``tokens`` tokens."""
-        if tokens >= len(self.tokens):
-            return self
-        starts = np.append(self.starts[self.starts < tokens], tokens)
-        return dataclasses.replace(self, tokens=self.tokens[:tokens], starts=starts)
 
-
-def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
+def make_text(tokenizer: Tokenizer, documents: Iterable[str], *, most: int | None = None) -> Text:
     """Encode documents, each with a token that marks where the document begins or ends.
 
-    This is the tokenizer's beginning token if it has one, and otherwise its separator.
+    This is the tokenizer's beginning token if it has one, and otherwise its separator. Only the
+    first ``most`` tokens are kept, and only the beginning of the text is encoded for them.
     """
     parts: list[NDArray[np.int64]] = []
-    for number, document in enumerate(documents, start=1):
-        try:
-            parts.append(np.array(encode_document(tokenizer, document), dtype=np.int64))
-        except ValueError as error:
-            raise UsageError(f"document {number} cannot be encoded: {error}") from error
+    left = most
+    for number, text in enumerate(documents, start=1):
+        document = Document(text, f"document {number}")
+        # No text has to be encoded further than its length in characters.
+        found = encode_start(tokenizer, document, tokens=len(text) if left is None else left)
+        parts.append(np.array(found[:left], dtype=np.int64))
+        if left is not None and not (left := left - len(parts[-1])):
+            break
     if not sum(map(len, parts)):
         raise UsageError("expected a text, got an empty one")
     starts = np.cumsum([0, *map(len, parts)])
