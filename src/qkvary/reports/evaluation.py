@@ -40,6 +40,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
     found: dict[str, Any] = {
         "protocol": measured.protocol,
         "made_for": measured.made_for,
+        "split": measured.split,
         "text": _describe_text(measured.score),
     }
     if measured.paper is not None:
@@ -130,8 +131,9 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     documents = count(text["documents"], "document")
     read = "joined and read as one text" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
+    split = f" ({document['split']} split)" if document["split"] else ""
     said = (
-        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens "
+        f"{', '.join(document['data'])}{split}: {documents}, {read}; {text['tokens']:,} tokens "
         f"({text['text_bytes']:,} bytes) are scored in {windows} of {protocol.context:,} tokens; a "
         f"new window starts every {protocol.stride:,} tokens"
     )

@@ -59,7 +59,7 @@ class LanguageTask:
         self.config = config
         self.data = _open(config) if data is None else data
         config.require(self.data.fingerprint)
-        train, context = self._split("train"), config.context
+        (_, train), context = self.data.find_split("train"), config.context
         try:
             self._train = (
                 PackedRows(train, context)
@@ -96,7 +96,7 @@ class LanguageTask:
     ) -> dict[str, float]:
         """Score a split, or only its first tokens if the task sets a limit."""
         processes = context.processes
-        part, config = self._split(split), self.config
+        (_, part), config = self.data.find_split(split), self.config
         limit = config.test_tokens if split == "test" else config.validation_tokens
         padded = self.config.protocol == "padded-paper"
         documents = None
@@ -121,24 +121,12 @@ class LanguageTask:
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the attention maps of the first tokens of the validation split."""
-        part = self._split("validation")
+        _, part = self.data.find_split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
         shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])
         return plain_example(model, torch.from_numpy(tokens)[None], shown)
 
     # ---- rows
-
-    def _split(self, name: str) -> TokenSplit:
-        """Return a split; if there is no test split, the validation split replaces it."""
-        splits = self.data.splits
-        if name == "test" and name not in splits:
-            name = "validation"
-        if name not in splits:
-            raise UsageError(
-                f"expected a data set with a split {name}, got {self.config.data} with "
-                f"{', '.join(splits)}"
-            )
-        return splits[name]
 
     def _cut(self, split: TokenSplit, starts: Rows, length: int) -> Batch:
         """Return rows of ``length`` tokens from each of ``starts``."""

@@ -31,6 +31,8 @@ class Text:
     """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
     """The end-of-document token, which also pads rows; ``None`` without one."""
+    split: str | None = None
+    """The split of the prepared set that the text was read from; ``None`` for other texts."""
 
     @property
     def documents(self) -> int:
@@ -79,6 +81,7 @@ def _wrap(
     starts: NDArray[np.int64],
     *,
     separator: int | None,
+    split: str | None = None,
 ) -> Text:
     marks = find_boundary_tokens(tokenizer, separator)
     return Text(
@@ -87,18 +90,19 @@ def _wrap(
         token_bytes=count_token_bytes(tokenizer, marks),
         marks=marks,
         separator=separator,
+        split=split,
     )
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
-    """Return the tokenizer and the text of a split of a prepared set."""
+    """Return the tokenizer and the text of a split of a prepared set.
+
+    If there is no test split, the validation split is meant.
+    """
     data = open_prepared(path)
-    if name not in data.splits:
-        raise UsageError(
-            f"expected a split of {path}, got {name!r}; choices: {', '.join(data.splits)}"
-        )
-    split = data.splits[name]
+    name, split = data.find_split(name)
     count = split.tokens if most is None else min(most, split.tokens)
     tokens, starts = split.read(0, count), split.document_starts
     starts = np.append(starts[starts < count], count)
-    return data.tokenizer, _wrap(data.tokenizer, tokens, starts, separator=data.separator)
+    text = _wrap(data.tokenizer, tokens, starts, separator=data.separator, split=name)
+    return data.tokenizer, text
