@@ -95,6 +95,17 @@ def test_show_by_the_start_of_a_key(runs: Path, study: Study, typed: Typed) -> N
         assert text in printed
 
 
+def test_show_finds_a_run_as_generate_does(
+    runs: Path, study: Study, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = study.cells()[1].run_key
+    folder = Store(runs).directory(key)
+    for reference in (runs / key[:8], folder, f"{folder}/"):
+        assert f"run {key}" in typed("show", reference)
+    monkeypatch.chdir(folder.parent)
+    assert f"run {key}" in typed("show", key)
+
+
 def test_show_as_json_has_record_and_events(runs: Path, study: Study, typed: Typed) -> None:
     document = typed.json("show", study.cells()[0].run_key, "--out", runs)
     assert document["record"]["metrics"]["test_accuracy"] == 0.5
@@ -113,7 +124,12 @@ def test_show_of_runs_that_are_damaged_or_not_finished(
 
 @pytest.mark.parametrize(
     ("start", "says"),
-    [("", "got '', the beginning of 5 keys"), ("zz", "got 'zz'"), ("../x", "got '../x'")],
+    [
+        ("", "got ''"),
+        ("zz", "got 'zz'"),
+        ("../x", "got '../x'"),
+        ("runs/" + "0" * 64, f"got 'runs/{'0' * 64}'"),
+    ],
 )
 def test_show_of_no_run_or_of_several(runs: Path, start: str, says: str, typed: Typed) -> None:
     assert says in typed.error("show", start, "--out", runs)
