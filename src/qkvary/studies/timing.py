@@ -109,7 +109,7 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
     each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
-    tokens = training.batch_size * run.sequence_length
+    tokens = run.tokens_per_step
     per_token = _step_macs(run) / tokens
     return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
 

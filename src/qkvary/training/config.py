@@ -357,6 +357,11 @@ class RunConfig:
         return self.task.count_tokens(self.network)
 
     @property
+    def tokens_per_step(self) -> int:
+        """Number of tokens that all processes together read in one step."""
+        return self.training.batch_size * self.sequence_length
+
+    @property
     def execution_settings(self) -> ExecutionSettings:
         """How and on which device the run is executed."""
         return ExecutionSettings(config=self.training.execution, device=self.device)
