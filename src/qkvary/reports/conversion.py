@@ -109,7 +109,12 @@ def _differences(made: Rewriting) -> Table:
 COST_COLUMNS = (
     number("parameters=costs.parameters.total", write=numbers.whole),
     number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-    number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+    number(
+        "macs_per_token=costs.macs_per_token",
+        "MACs/token",
+        numbers.compact,
+        below="forward pass",
+    ),
 )
 """The columns of the costs of a network before and after."""
 
