@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qkvary.reports.run import run_report
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
@@ -104,6 +106,12 @@ def test_show_finds_a_run_as_generate_does(
         assert f"run {key}" in typed("show", reference)
     monkeypatch.chdir(folder.parent)
     assert f"run {key}" in typed("show", key)
+
+
+def test_show_draws_whole_numbers_and_leaves_out_what_is_not_finite() -> None:
+    log = [{"event": "train", "step": 1, "loss": math.inf}, {"event": "train", "step": 2, "loss": 3}]
+    (section,) = run_report("k", "open", None, None, log).sections
+    assert section.title == "train loss, steps 2 to 2"
 
 
 def test_show_as_json_has_record_and_events(runs: Path, study: Study, typed: Typed) -> None:

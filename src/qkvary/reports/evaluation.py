@@ -13,7 +13,7 @@ from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Table, number, pick, plain, tabulate, word
 from qkvary.text.names import count
-from qkvary.text.numbers import MISSING, fixed, whole
+from qkvary.text.numbers import MISSING, fixed, perplexity, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
@@ -175,8 +175,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
 
 def _perplexity(loss: float) -> Cell:
     """Return the perplexity of a loss in nats."""
-    perplexity = math.exp(min(loss, 700))
-    return plain(perplexity, _number(perplexity))
+    found = perplexity(loss)
+    return plain(found, _number(found))
 
 
 def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:

@@ -31,6 +31,7 @@ from qkvary.tasks.contract import (
     plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
+from qkvary.text.numbers import perplexity
 
 SHOWN_TOKENS = 24
 
@@ -107,7 +108,7 @@ class LanguageTask:
         loss = sums.real_nats / sums.real
         scores = {
             "loss": loss,
-            "perplexity": _exponential(loss),
+            "perplexity": perplexity(loss),
             "bits_per_byte": sums.real_nats / math.log(2) / max(1.0, sums.text_bytes),
         }
         if documents is None:
@@ -115,7 +116,7 @@ class LanguageTask:
         return scores | {
             "document_loss": documents.real_nats / documents.real,
             "paper_loss": documents.nats / documents.counted,
-            "paper_perplexity": _exponential(documents.nats / documents.counted),
+            "paper_perplexity": perplexity(documents.nats / documents.counted),
             "real_share": documents.real / documents.counted,
         }
 
@@ -217,10 +218,6 @@ def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[in
     for first in range(0, batches, processes.size):
         number = first + processes.rank
         yield min(number, batches - 1), float(number < batches)
-
-
-def _exponential(loss: float) -> float:
-    return math.exp(loss) if loss < 700.0 else math.inf
 
 
 def _open(config: LanguageTaskConfig) -> PreparedData:
