@@ -81,9 +81,7 @@ def find_run(path: Path, runs: Path = RUNS) -> Path | None:
     matches = folder.glob(f"{start[:2]:?<2}/{start}*")
     found = [one for one in matches if _RUN_KEY.fullmatch(one.name)]
     if len(found) > 1:
-        raise UsageError(
-            f"{len(found)} runs in {folder} start with {start!r}; give more of the key"
-        )
+        raise UsageError(f"{len(found)} runs in {folder} start with {start!r}; give a longer key")
     return found[0] if found else None
 
 
