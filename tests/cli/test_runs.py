@@ -109,7 +109,10 @@ def test_show_finds_a_run_as_generate_does(
 
 
 def test_show_draws_whole_numbers_and_leaves_out_what_is_not_finite() -> None:
-    log = [{"event": "train", "step": 1, "loss": math.inf}, {"event": "train", "step": 2, "loss": 3}]
+    log = [
+        {"event": "train", "step": 1, "loss": math.inf},
+        {"event": "train", "step": 2, "loss": 3},
+    ]
     (section,) = run_report("k", "open", None, None, log).sections
     assert section.title == "train loss, steps 2 to 2"
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
-from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
+from qkvary.conversions.rewriting import MOST_DIFFERENCE, LogitDifference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
@@ -37,7 +37,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
     )
     shown = tuple(table for table in tables if table.rows)
 
-    def describe(one: Difference) -> dict[str, Any]:
+    def describe(one: LogitDifference) -> dict[str, Any]:
         return {**one._asdict(), "tokens": made.tokens}
 
     return Report(

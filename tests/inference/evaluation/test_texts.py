@@ -83,7 +83,7 @@ def test_a_prepared_set_gives_the_documents_back() -> None:
     _, part = open_split(tiny_set().path, "validation", most=30)
     assert part.tokens.tolist() == text.tokens[:30].tolist()
     assert part.starts[-1] == 30
-    with pytest.raises(UsageError, match="a split held-out, got .* with train, validation, test"):
+    with pytest.raises(UsageError, match=r"a split held-out, got .* with train, validation, test"):
         open_split(tiny_set().path, "held-out")
 
 
