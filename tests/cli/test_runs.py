@@ -198,7 +198,7 @@ def test_a_study_that_ended_early_writes_no_page(
         exit_code=4,
         message="the disk is full",
     )
-    monkeypatch.setattr("qkvary.api.study.run", lambda *_words, **_more: ended)
+    monkeypatch.setattr("qkvary.api.study.StudyRunner.run", lambda _runner: ended)
     words = ("study", "made-up", "--out", tmp_path)
     document = typed.json(*words, code=4)
     assert (document["runs"]["message"], document["files"]) == ("the disk is full", [])
