@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import qkvary.tasks.image_config  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.networks import Network
-from qkvary.arch.parts import check_word
+from qkvary.arch.parts import check_rates, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.tasks.config_parts import (
@@ -351,10 +351,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
                 object.__setattr__(self, "data_sha256", MULTI30K_SHA256)
             check_word("language of Multi30k", self.source, ("de", "en"))
             check_word("language of Multi30k", self.target, ("de", "en"))
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(
-                f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
-            )
+        check_rates(self, "label_smoothing")
 
     @property
     def sequence_length(self) -> int:

@@ -6,10 +6,10 @@ from typing import get_args
 
 from qkvary.studies.results.summary import (
     ContrastRow,
-    CostRow,
     Counts,
     Difference,
     LearningRateRow,
+    MeanCosts,
     ResultTable,
     Verdict,
 )
@@ -48,7 +48,7 @@ def write_contrast(
     variant: str,
     reference: str,
     rows: Sequence[ContrastRow],
-    costs: Sequence[tuple[CostRow | None, CostRow | None]],
+    costs: Sequence[tuple[MeanCosts | None, MeanCosts | None]],
 ) -> str:
     """State the result of a planned contrast in one sentence."""
     headline = [row for row in rows if row.kind != "setting"] or rows
@@ -88,7 +88,7 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
     )
 
 
-def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
+def _same_costs(pairs: Sequence[tuple[MeanCosts | None, MeanCosts | None]]) -> str:
     """Name the costs that two variants share in every table; empty if there are no such costs."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}

@@ -47,13 +47,13 @@ def build_curves(
             and run.record is not None
             and bool(run.record.config.get("training", {}).get("stop_when_solved"))
         )
-        for quantity, points in _quantities(log).items():
+        for quantity, points in group_by_quantity(log).items():
             group = groups.setdefault((run.row.setting, run.row.variant, quantity), [])
             group.append(_Run(points=points, solved=solved))
     return tuple(_curve(*names, runs) for names, runs in groups.items())
 
 
-def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
+def group_by_quantity(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
     """Group the finite values of a log by quantity and step, with the seconds so far.
 
     A resumed run repeats the entries after its checkpoint; the last entry of a step counts.

@@ -159,7 +159,7 @@ def _observe(
 def _speeds(cell: Cell, timing: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
     steps = timing.get("steps_per_second")
     if steps:
-        yield "tokens_per_second", steps * cell.run.training.batch_size * cell.run.sequence_length
+        yield "tokens_per_second", steps * cell.run.tokens_per_step
     share, most = timing.get("utilization"), timing.get("product_flops_per_second")
     if share is not None and most is not None:
         yield "gigaflops_per_second", share * most / 1e9

@@ -110,7 +110,7 @@ class Solving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
+class MeanCosts:
     """The costs of a variant's network, or their mean over the networks of a table."""
 
     parameters: tuple[tuple[str, float], ...]
@@ -146,7 +146,7 @@ class VariantRow:
     have different thresholds."""
     training_seconds: float | None
     steps_per_second: float | None
-    costs: CostRow | None
+    costs: MeanCosts | None
     learning_rates: tuple[float, ...]
     """The learning rate used in each setting of the table (see ``Summary.learning_rates``)."""
     utilization: float | None = None
