@@ -25,7 +25,7 @@ from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions
-from qkvary.studies.running.runner import StudyRunner
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import count
@@ -87,11 +87,7 @@ def study(
         ValueError: for an unknown study, or options that make no sense.
         QkvaryError: if the runs ended early; the same call resumes them.
     """
-    if IMPORTED:
-        raise UsageError(
-            f'expected `if __name__ == "__main__":` before the call of qk.study in {IMPORTED[-1]}, '
-            "because every process of the study imports this file"
-        )
+    _check_caller()
     chosen, store = choose_study(study, part), Store(out)
     check_executor(running.executor, cluster, running.workers)
     if running.dry_run:
@@ -134,21 +130,36 @@ def study(
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
         said = (runs.message, f"{left}; the same command resumes the study")
         raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
+    results, report = gather()
+    troubled = runs.failed + runs.diverged
+    return Result(
+        results.summary,
+        add_data(report, runs=runs),
+        files=write_report(report, folder),
+        closing=_say_outcome(runs, out),
+        notices=results.damage,
+        exit_code=runs.exit_code or int(troubled > 0 and (running.strict or not runs.done)),
+    )
+
+
+def _check_caller() -> None:
+    """Refuse a call by a file that is being imported, which would run the study in itself."""
+    if IMPORTED:
+        raise UsageError(
+            f'expected `if __name__ == "__main__":` before the call of qk.study in {IMPORTED[-1]}, '
+            "because every process of the study imports this file"
+        )
+
+
+def _say_outcome(runs: RunSummary, out: Path) -> tuple[str, ...]:
+    """Return how many runs were made, and why runs failed or diverged."""
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
     common = Counter(runs.reasons).most_common(MOST_REASONS)
     reasons = [f"{count(number, 'run')}: {reason}" for reason, number in common]
     reasons += [f"qkvary status --problems --out {out} lists these runs"] * bool(reasons)
-    results, report = gather()
-    return Result(
-        results.summary,
-        add_data(report, runs=runs),
-        files=write_report(report, folder),
-        closing=("; ".join([made, *troubled]), *reasons),
-        notices=results.damage,
-        exit_code=runs.exit_code or int(bool(troubled) and (running.strict or not runs.done)),
-    )
+    return "; ".join([made, *troubled]), *reasons
 
 
 def _plan(study: Study, store: Store, workers: int) -> Report:

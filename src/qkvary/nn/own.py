@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from qkvary.arch.canonical import file_of
 from qkvary.arch.terms import OWN, OwnPart
@@ -29,7 +29,7 @@ def own(name: str, words: str) -> Callable[[T], T]:
         ValueError: for another name, if the class is none of these or lacks the method that it is
             used for, or if another file has registered the name.
     """
-    given: object = name
+    given = cast("object", name)
     if not isinstance(given, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", given):
         raise ValueError(f"expected lowercase letters, digits and - as a name, got {brief(given)}")
 

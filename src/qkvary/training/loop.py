@@ -396,7 +396,6 @@ class _Trainer:
         checked = self.wrapped.register_forward_pre_hook(self.stop_within_step)
         with checked, torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.wrapped, split, context)
-        self.wrapped.train()
         scores = returned(self.task, "evaluate", scores, dict)
         if self.run.task.metric not in scores:
             metric = f"the metric {self.run.task.metric}"
@@ -404,6 +403,7 @@ class _Trainer:
                 f"expected {metric} from {type(self.task).__name__}.evaluate, got "
                 f"{listed([*scores]) or 'no score'}"
             )
+        self.wrapped.train()
         return {name: float(score) for name, score in scores.items()}
 
     def validate(self) -> None:
