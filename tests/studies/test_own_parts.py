@@ -19,6 +19,7 @@ from qkvary.conversions.caches.forms import check_layers
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import Core
 from qkvary.nn.own import own
 from qkvary.nn.terms import Scores, ScoreTerm
@@ -200,8 +201,9 @@ def make(kind: type, **members: object) -> torch.nn.Module:
     """A layer with a part of the user's own."""
     own("made", "made here")(type("Made", (kind,), members))
     config = AttentionConfig(d_model=8, num_heads=2, variant=parse_variant("QKV@own-made"))
-    torch.manual_seed(0)
-    return make_attention(config).eval()
+    layer = make_attention(config).eval()
+    layer.initialize(Initializer(0, "attention"))
+    return layer
 
 
 @pytest.mark.parametrize(
