@@ -13,17 +13,19 @@ Each judge of a claim (a published number, a comparison, a test or a study) give
 
 The scale of a study counts: if the networks of a study are more than ten times smaller than the
 networks of the claim, the figure of the study counts as undecided. Such a figure is ignored if a
-published number agrees with the claim.
+published number agrees with the claim. A study that contradicts a claim counts as undecided too if
+a study of the same variants and task with larger networks does not contradict it.
 
 Published numbers are not new measurements. If a claim is not about arithmetic and only printed
 figures support it, the claim holds with a condition that says so. Comparisons of published numbers
-count only if neither a study nor a test decides the claim.
+that do not contradict the claim count only if neither a study nor a test decides it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qkvary.papers.claim import ByStudy, Claim, Quantifier
+from qkvary.papers.claim import ByStudy, Claim, Judge, Quantifier
 from qkvary.papers.findings import CLAIM_VERDICTS, ClaimVerdict, Finding
 from qkvary.papers.findings import find as find_one
 from qkvary.papers.kept_figures import FindKept, find_packaged
@@ -59,7 +61,8 @@ class JudgedClaim:
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     """Return the verdict on a claim, derived from the findings of its judges."""
-    findings = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
+    own_scale = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
+    findings = _outweigh(claim.judges, own_scale)
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
@@ -88,7 +91,42 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
         return finding
-    return replace(finding, verdict="not distinguished", condition="", is_small=True)
+    figure = f"{finding.figure}, {finding.condition}" if finding.condition else finding.figure
+    return replace(finding, verdict="not distinguished", figure=figure, is_small=True)
+
+
+def _outweigh(judges: Sequence[Judge], findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, with refutations as undecided if a larger study does not refute."""
+    pairs = [pair for pair in zip(judges, findings, strict=True) if isinstance(pair[0], ByStudy)]
+    return [
+        replace(
+            finding,
+            verdict="not distinguished",
+            condition="",
+            figure=f"{finding.figure}; larger networks ({larger}) do not show it",
+        )
+        if (larger := _larger(judge, finding, pairs))
+        else finding
+        for judge, finding in zip(judges, findings, strict=True)
+    ]
+
+
+def _larger(judge: Judge, finding: Finding, others: Sequence[tuple[Judge, Finding]]) -> str:
+    """Return the larger study of the same variants and task that does not refute; or nothing."""
+    if finding.verdict != "does not hold" or not isinstance(judge, ByStudy):
+        return ""
+    return next(
+        (
+            other.study
+            for other, found in others
+            if isinstance(other, ByStudy)
+            and (other.variant, other.reference) == (judge.variant, judge.reference)
+            and judge.tasks & other.tasks
+            and found.verdict != "does not hold"
+            and max(found.parameters or (0,)) > max(finding.parameters or (math.inf,))
+        ),
+        "",
+    )
 
 
 def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
@@ -117,16 +155,17 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count. Printed comparisons count if no study or test decides."""
+    """Return the findings that count.
+
+    Printed comparisons count if they contradict the claim, or if no study or test decides it.
+    """
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
     decided = any(not one.printed and one.verdict != "not distinguished" for one in tested)
     if claim.kind == "arithmetic" or not decided:
         return tested
-    return [
-        one for one in tested if not one.printed or (one.exact and one.verdict == "does not hold")
-    ]
+    return [one for one in tested if not one.printed or one.verdict == "does not hold"]
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
