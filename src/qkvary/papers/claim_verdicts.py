@@ -61,8 +61,8 @@ class JudgedClaim:
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     """Return the verdict on a claim, derived from the findings of its judges."""
-    own_scale = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
-    findings = _outweigh(claim.judges, own_scale)
+    found = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
+    findings = _outweigh(claim.judges, found)
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
@@ -96,37 +96,25 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
 
 
 def _outweigh(judges: Sequence[Judge], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, with refutations as undecided if a larger study does not refute."""
-    pairs = [pair for pair in zip(judges, findings, strict=True) if isinstance(pair[0], ByStudy)]
-    return [
-        replace(
-            finding,
-            verdict="not distinguished",
-            condition="",
-            figure=f"{finding.figure}; larger networks ({larger}) do not show it",
-        )
-        if (larger := _larger(judge, finding, pairs))
-        else finding
-        for judge, finding in zip(judges, findings, strict=True)
-    ]
+    """Return the findings, each as undecided if it refutes and a larger study does not."""
+    pairs = list(zip(judges, findings, strict=True))
+    return [_weigh(judge, finding, pairs) for judge, finding in pairs]
 
 
-def _larger(judge: Judge, finding: Finding, others: Sequence[tuple[Judge, Finding]]) -> str:
-    """Return the larger study of the same variants and task that does not refute; or nothing."""
-    if finding.verdict != "does not hold" or not isinstance(judge, ByStudy):
-        return ""
-    return next(
-        (
-            other.study
-            for other, found in others
-            if isinstance(other, ByStudy)
+def _weigh(judge: Judge, finding: Finding, pairs: Sequence[tuple[Judge, Finding]]) -> Finding:
+    if not isinstance(judge, ByStudy) or finding.verdict != "does not hold":
+        return finding
+    for other, found in pairs:
+        if (
+            isinstance(other, ByStudy)
             and (other.variant, other.reference) == (judge.variant, judge.reference)
-            and judge.tasks & other.tasks
+            and other.tasks & judge.tasks
             and found.verdict != "does not hold"
             and max(found.parameters or (0,)) > max(finding.parameters or (math.inf,))
-        ),
-        "",
-    )
+        ):
+            figure = f"{finding.figure}; larger networks ({other.study}) do not show it"
+            return replace(finding, verdict="not distinguished", condition="", figure=figure)
+    return finding
 
 
 def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:

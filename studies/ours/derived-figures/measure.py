@@ -40,7 +40,7 @@ difference that would have been seen.
   the difference of validation losses or accuracies at the end of a training, less that halfway.
 - *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
   the same of its reference. Runs of a seed read the same batches.
-- *test accuracy*, *test loss*: the variant less its reference. For the accuracies in sorting, a unit
+- *test accuracy*, *test loss*: the variant less its reference. For the accuracies in sorting a unit
   is a seed (the mean of four networks); for the losses of characters, a network (the mean of two
   seeds).
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
