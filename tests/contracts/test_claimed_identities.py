@@ -132,7 +132,7 @@ def test_t5_has_a_key_and_value_head_for_every_query_head(name: str) -> None:
         *(("mistral-7b", 8), ("llama-3.1-8b", 8)),
     ],
 )
-def test_published_networks_share_heads_as_paper_1_says(name: str, kv_heads: int) -> None:
+def test_published_networks_share_heads_as_the_documents_say(name: str, kv_heads: int) -> None:
     attention = [layer.attention for layer in load_size(name).layers]
     assert {one.config.num_kv_heads for one in attention if one} == {kv_heads}
 

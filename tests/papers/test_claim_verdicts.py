@@ -127,7 +127,7 @@ PER_TOKEN = ("three-projections-table-7", "MQA", "per_token")
 WITHOUT = dataclasses.replace(TEST, condition="without norms")
 NOT_WITHOUT = dataclasses.replace(OPPOSITE, condition="without norms")
 NOT_WITH = dataclasses.replace(OPPOSITE, condition="with norms")
-BOTH = "One test shows it. One test shows the opposite"
+BOTH = "One test shows that it holds. One test shows the opposite"
 FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
 
 
@@ -155,7 +155,7 @@ FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
         (
             [TEST, NEITHER],
             "holds with a condition",
-            "One test shows it. One test shows neither.",
+            "One test shows that it holds. One test shows neither.",
         ),
         # What is exact refutes whatever agrees.
         ([WRONG, HOLDS], "does not hold", None),
@@ -216,7 +216,10 @@ def test_one_case_is_enough_for_some_and_refutes_every() -> None:
     assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
     assert verdict_of([TEST, NOT_WITHOUT], quantifier="every") == (
         "does not hold",
-        "One test shows the opposite. One test shows it. It does not hold without norms.",
+        (
+            "One test shows the opposite. One test shows that it holds. It does not hold without "
+            "norms."
+        ),
     )
 
 
@@ -279,7 +282,7 @@ def test_a_printed_comparison_that_contradicts_counts_beside_a_study() -> None:
     judges = [HOLDS, printed("Q-K=V", "MQA", 0)]
     verdict, condition = verdict_of(judges)
     assert verdict == "holds with a condition"
-    assert "It does not hold for Q-K=V, validation perplexity against MQA." in condition
+    assert "It does not hold for Q-K=V against MQA (validation perplexity)." in condition
     assert verdict_of([HOLDS, printed("MQA", "Q-K=V", 0)]) == ("holds", "")
     assert verdict_of(judges, quantifier="every")[0] == "does not hold"
 
@@ -312,7 +315,10 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
 def test_a_column_of_one_setting_names_the_settings_of_another() -> None:
     claims = {one.name: one for one in load_document("three-projections").claims}
     error = "an assumed standard error of 0.0004 over settings: "
-    for name, said in (("63", error), ("66", "an assumed 0.016 between settings of CIFAR-100: ")):
+    for name, said in (
+        ("63", error),
+        ("66", "an assumed spread of 0.016 between settings of CIFAR-100: "),
+    ):
         found = judge_claim(claims[f"three-projections-{name}"], find_packaged).findings
         assert any(said in one.figure for one in found), name
 
@@ -327,7 +333,7 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     assert finding.condition == SEEDS
     # 5.15 against 5.19 reaches 0, and so decides nothing.
     assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
-    assert "(rounded, and an assumed 0.03 between runs: " in finding.figure
+    assert "(with rounding and an assumed spread of 0.03 between runs: " in finding.figure
     # Deviations between 24 configurations that are printed give a standard error instead.
     cifar, other = (
         ByFigure(table="key-value-table-3", row=row, column="cifar100") for row in ("KV+Pos", "QKV")
@@ -340,7 +346,7 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
         pytest.approx(0.003 - 0.001 - error),
         pytest.approx(0.003 + 0.001 + error),
     )
-    assert "(rounded, and a standard error of 0.004 over 24 settings: " in finding.figure
+    assert "(with rounding and a standard error of 0.004 over 24 settings: " in finding.figure
     for table, column in SPREADS:
         assert any(one.column == column for one in load_published(table).figures), table
 

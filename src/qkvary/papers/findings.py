@@ -123,7 +123,7 @@ class Finding:
     condition: str = ""
     """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
-    """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
+    """The study of the figure and its number of runs, as in ``lm-small: 5 pairs of runs``."""
     parameters: tuple[int, int] | None = None
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
@@ -248,8 +248,11 @@ def _by_comparison(judge: ByComparison) -> Finding:
         error = _standard_error(first.figure, second)
         spread = error or spread
         low, high = low - most - spread, high - least + spread
-        what = f"{what} against {judge.second.row}"
-        why = f"rounded, and {_chance(judge.first, spread, error)}" if spread else "rounded"
+        pair = f"{judge.first.row} against {judge.second.row}"
+        column = what.removeprefix(judge.first.row).removeprefix(", ")
+        what = f"{pair} ({column})" if column else pair
+        more = f" and {_chance(judge.first, spread, error)}" if spread else ""
+        why = f"with rounding{more}"
         said = f"{said} against {second.printed}: {_rounded(value, low, high, why)}"
     verdict = in_range(low, high, judge.claimed)
     condition = SEEDS if spread and judge.first.table in ONE_EACH else ""
@@ -282,10 +285,10 @@ def _chance(judge: ByFigure, spread: float, error: float) -> str:
     if error:
         return f"a standard error of {spread:.1g} over {CONFIGURATIONS[judge.column]} settings"
     if (judge.table, judge.column) == ONE_SETTING:
-        return f"an assumed {spread:.2g} between settings of CIFAR-100"
+        return f"an assumed spread of {spread:.2g} between settings of CIFAR-100"
     if judge.table in OVER_SETTINGS:
         return f"an assumed standard error of {spread:.2g} over settings"
-    return f"an assumed {spread:.2g} between runs"
+    return f"an assumed spread of {spread:.2g} between runs"
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
@@ -327,7 +330,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     check = f"python {folder}/measure.py" if is_script else f"qkvary study {judge.study}"
     record = f"{folder}/README.md"
     if kept is None:
-        missing = "no figure of that name in the tables"
+        missing = "the tables have no figure with this name"
         return Finding(
             verdict="not tested here", what=what, figure=missing, record=record, check=check
         )
@@ -380,4 +383,6 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
 
 
 def _runs(kept: KeptFigure) -> str:
-    return count(kept.runs, "pair" if kept.paired else "run")
+    if kept.paired:
+        return count(kept.runs, "pair of runs", "pairs of runs")
+    return count(kept.runs, "run")

@@ -1,6 +1,6 @@
-"""Writes ``figures.csv``, in which a script in the folder ``studies`` stores numbers for claims.
+"""Writes ``figures.csv``, a table of measured numbers that claims use.
 
-``papers.kept_tables`` reads ``figures.csv``.
+Scripts in the folder ``studies`` write this file, and ``papers.kept_tables`` reads it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,7 +18,7 @@ DECIMALS = 4
 
 
 def figures_table(rows: Iterable[Mapping[str, Raw]]) -> Table:
-    """Return the table of rows of :func:`figure_row`, which all have the same keys."""
+    """Return a table of rows from :func:`figure_row`; all rows have the same keys."""
     filled = list(rows)
     return Table(
         key="figures",

@@ -1,4 +1,4 @@
-"""Which projection can attention do without? Every shared pair, and the input in every role."""
+"""Compares every shared pair of projections, and the layer input in place of each projection."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
@@ -7,11 +7,12 @@ STUDY = Study(
     name="projections-quick",
     question="Which of the three projections does a small language model need least?",
     description=(
-        "The study compares every pair of roles that shares one projection (Q=K-V, Q-K=V, Q=V), "
-        "every role that uses the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
-        "projection for all roles (Q=K=V), and a shared query and key with a position term in the "
-        "scores ((Q=K-V)+). All variants train on the characters of the study quickstart, with two "
-        "layers, 300 steps and equal hyper-parameters."
+        "The study compares separate projections of query, key and value (QKV) with other "
+        "variants. Two of the three share one projection (Q=K-V, Q-K=V, Q=V), or all three do "
+        "(Q=K=V). The layer input replaces one of the projections (I-K-V, Q-I-V, Q-K-I). Or query "
+        "and key share a projection and the scores have a position term ((Q=K-V)+). All variants "
+        "train on the characters of the study quickstart, with two layers, 300 steps and equal "
+        "hyper-parameters."
     ),
     settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),

@@ -1,4 +1,7 @@
-"""Networks with a quantized cache: separate K and V or one tensor for both, rotary or not."""
+"""Trains networks with separate or shared keys and values; their caches are quantized later.
+
+The networks have rotary positions or attention biases.
+"""
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
