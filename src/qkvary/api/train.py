@@ -207,7 +207,7 @@ def _find_data(
     With ``dry_run``, nothing is prepared or downloaded.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, plan_text, prepare_text
+    from qkvary.data.prepared_sets import PlannedSet, find_share_error, plan_text, prepare_text
 
     text = preset.corpus if text is None else text
     given = (text, options.tokenizer, preset.tokenizer, shown.warn)
@@ -233,8 +233,8 @@ def _find_data(
     else:
         folder = distribution.run_on_first(prepare)
         planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
-    if planned.problem is not None:
-        shown.warn(planned.problem)
+    if planned.prepared is not None and (problem := find_share_error(planned.prepared)):
+        shown.warn(problem)
     return planned
 
 

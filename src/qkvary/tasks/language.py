@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -57,17 +56,14 @@ class LanguageTask:
 
     def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
         self.config = config
-        self.data = _open(config) if data is None else data
+        self.data = open_prepared(find_prepared(config.data)) if data is None else data
         config.require(self.data.fingerprint)
         train, context = self._split("train"), config.context
-        try:
-            self._train = (
-                PackedRows(train, context)
-                if config.protocol == "packed"
-                else PaddedRows(train, context, self.data.separator)
-            )
-        except ValueError as error:
-            raise UsageError(f"{config.data}: {error}") from None
+        self._train = (
+            PackedRows(train, context)
+            if config.protocol == "packed"
+            else PaddedRows(train, context, self.data.separator)
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -233,12 +229,6 @@ def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[in
 
 def _exponential(loss: float) -> float:
     return math.exp(loss) if loss < 700.0 else math.inf
-
-
-def _open(config: LanguageTaskConfig) -> PreparedData:
-    path = Path(config.data)
-    is_path = path.is_absolute() or path.exists()
-    return open_prepared(path if is_path else find_prepared(config.data))
 
 
 load = LanguageTask
