@@ -1,6 +1,5 @@
 """Run a study: train unfinished runs, print the answer, write the report."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -96,13 +95,13 @@ def study(
         tracker=running.log,
         executor=load_executor(running.executor, cluster, store.path),
     )
-    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
+    commands = part.write_commands(study, chosen.seeds, out)
     folder = report_folder(chosen.name, store.path)
     page = folder / "report.html"
     published: list[str] = []
 
     def gather() -> tuple[Results, Report]:
-        found = gather_results(chosen, store, typed)
+        found = gather_results(chosen, store, commands)
         return found, study_report(found.summary, found.attention, found.samples)
 
     def publish(refresh_seconds: int = REFRESH_SECONDS) -> str:
