@@ -206,8 +206,9 @@ def prepare_text(
     default: str,
     warn: Callable[[str], None],
     on_progress: OnProgress,
+    check: Callable[[], None] = ignore,
 ) -> PreparedData:
-    """Return the data set of a text; prepare the data set if there is none.
+    """Return the data set of a text; call ``check`` and prepare the data set if there is none.
 
     ``text`` is a text that :func:`prepare_source` reads, the folder of a data set, or the ``name``
     or ``name/tokenizer`` of a data set in the cache. Without ``tokenizer``, a text is encoded with
@@ -216,6 +217,7 @@ def prepare_text(
     found = _find_set(text, tokenizer, default, warn)
     if isinstance(found, PreparedData):
         return found
+    check()
     return prepare_source(*found, on_progress=on_progress)
 
 

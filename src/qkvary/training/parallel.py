@@ -4,7 +4,6 @@ Adds to torch what a run needs: gradient synchronization once a step, a norm ove
 checkpoints that any number of processes can read, and gathering of the full network.
 """
 
-import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -49,10 +48,9 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 
 @contextmanager
 def join_process_group(
-    strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+    info: RankInfo, strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
     """Join the process group that torchrun started."""
-    info = RankInfo.from_environment(os.environ)
     kind = torch.device(device).type
     with connect(info, device, timeout_seconds=timeout_seconds) as processes:
         yield Replicated(processes, kind) if strategy == "ddp" else Sharded(processes, kind)
