@@ -50,9 +50,8 @@ def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
     """Read the runs of a training from the store, write their report, and return the result."""
     results = gather_results(study, store, (command,))
     report = report_training(study, store, results)
-    cells = study.runs()
-    ends = {record.status for record in map(store.record, cells) if record is not None}
-    networks = {cell.title: store.network(key) for key, cell in cells.items()}
+    ends = {run.state for run in results.summary.runs}
+    networks = {cell.title: store.network(key) for key, cell in study.runs().items()}
     trained = [(title, path) for title, path in networks.items() if path is not None]
     closing = [f"{title}: {path}" for title, path in trained]
     for _, path in trained[:1]:

@@ -72,13 +72,13 @@ class _MultiProcess(Distribution):
         directory: Path,
         step: int,
         *,
-        accept: Callable[[Mapping[str, JsonValue]], None],
+        key: str,
         reader: Reader,
     ) -> TrainingState:
         found: list[TrainingState] = []
 
         def work() -> JsonValue:
-            found.append(read_state(directory, step, accept=accept, reader=reader))
+            found.append(read_state(directory, step, key=key, reader=reader))
             return encode(found[0].about)
 
         if len(set(self.processes.run_on_all(work))) > 1:

@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import describe
 from qkvary.studies import records
 from qkvary.studies.records import Record
+from qkvary.studies.running import store as store_module
 from qkvary.studies.running.store import Claim, Store
 from qkvary.tasks.example_files import maps_from_bytes
 from tests.storage.damage import DAMAGES, trials
@@ -281,7 +283,12 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     record = dataclasses.replace(made.record, status=status)
     taken.finish(dataclasses.replace(made, record=record))
     assert checkpoint.is_dir() == (status == "diverged")
-    assert store.is_clean(KEY)
+    with pytest.MonkeyPatch.context() as patch:
+        read = Mock(wraps=store_module.read_manifest)
+        patch.setattr(store_module, "read_manifest", read)
+        assert store.find_damage(KEY) is None
+        assert store.is_clean(KEY)
+    assert read.call_count == (2 if status == "diverged" else 1)
     # What a process leaves that is killed while it removes checkpoints.
     left = taken.directory / ".tmp-1-0-checkpoints"
     left.mkdir()

@@ -46,6 +46,7 @@ from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import (
     CHECKPOINTS_NAME,
     MANIFEST_NAME,
+    Manifest,
     describe,
     read_manifest,
     stored_steps,
@@ -101,7 +102,11 @@ class Store:
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
-        data = read_manifest(directory).read(directory, RECORD_NAME)
+        return self._read_record(key, read_manifest(directory))
+
+    def _read_record(self, key: str, manifest: Manifest) -> Record:
+        directory = self.directory(key)
+        data = manifest.read(directory, RECORD_NAME)
         record = from_json(data, where=str(directory / RECORD_NAME))
         if record.run_key != key:
             raise DamagedError(f"{directory} holds the record of another run, {record.run_key}")
@@ -136,11 +141,14 @@ class Store:
     def find_damage(self, key: str, *, with_networks: bool = True) -> str | None:
         """Validate the files of a finished run; return a description of any damage, else None."""
         directory = self.directory(key)
+        if not (directory / RECORD_NAME).exists():
+            return None
         try:
-            if self.record(key) is not None:
-                read_manifest(directory).read_all(directory)
-                for network in network_names(directory) if with_networks else ():
-                    read_manifest(directory / network).read_all(directory / network)
+            manifest = read_manifest(directory)
+            self._read_record(key, manifest)
+            manifest.check(directory)
+            for network in network_names(directory) if with_networks else ():
+                read_manifest(directory / network).check(directory / network)
         except (DamagedError, UnsafeError) as error:
             return str(error)
         return None
@@ -202,12 +210,12 @@ class Store:
 
         A diverged run keeps its checkpoints, for inspection.
         """
-        record, directory = self.record(key), self.directory(key)
-        is_kept = record is not None and record.status == "diverged"
+        directory = self.directory(key)
         left = (directory / CHECKPOINTS_NAME).exists() or any(
             directory.glob(f"{TEMPORARY_PREFIX}*")
         )
-        return is_kept or not left
+        record = self.record(key) if left else None
+        return not left or (record is not None and record.status == "diverged")
 
 
 def network_name(step: int | None = None) -> str:
