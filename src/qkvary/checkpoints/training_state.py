@@ -74,8 +74,8 @@ def read_state(
     manifest = step_manifest(directory, step)
     if (found := manifest.about.get("run_key")) != key:
         raise UsageError(
-            f"{directory.parent} belongs to another run ({found}, this one is {key}); choose "
-            "another folder"
+            f"{directory.parent} belongs to another run (its key is {found}; the key of this run "
+            f"is {key}); choose another folder"
         )
     tensors = (reader or Reader()).read(step_folder(directory, step), manifest)
     return TrainingState(

@@ -414,7 +414,9 @@ class OwnerLock:
                 return
             time.sleep(LOCK_SECONDS)
         owner = read_owner(self.path) or "a starting process"
-        raise BusyError(f"{self.path.parent} is in use by {owner}; wait for it or stop it")
+        raise BusyError(
+            f"{self.path.parent} is in use by {owner}; wait for this process or stop it"
+        )
 
     def _write(self, owner: Owner) -> None:
         fields = {**asdict(owner), "deaths": self.deaths, "progress": self._progress}
