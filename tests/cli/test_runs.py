@@ -22,7 +22,7 @@ HOSTILE = "it \x1b[31mbroke\x1b[0m [red]badly[/red]"
 
 
 def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
-    claim = store.claim(cell.run_key, cell.run.identity())
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME, b"")
     for step in range(10, 60, 10):
@@ -171,7 +171,7 @@ def test_a_study_that_ended_early_writes_no_page(
         exit_code=4,
         message="the disk is full",
     )
-    monkeypatch.setattr("qkvary.api.study.run", lambda *_words, **_more: ended)
+    monkeypatch.setattr("qkvary.api.study.StudyRunner.run", lambda _: ended)
     words = ("study", "made-up", "--out", tmp_path)
     document = typed.json(*words, code=4)
     assert (document["runs"]["message"], document["files"]) == ("the disk is full", [])

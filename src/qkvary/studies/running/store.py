@@ -164,14 +164,16 @@ class Store:
         """Return the step of a run's newest checkpoint, or 0 if it has none."""
         return max(stored_steps(self.directory(key) / CHECKPOINTS_NAME), default=0)
 
-    def claim(
-        self, key: str, config: Mapping[str, Any], *, again: int | None = None
-    ) -> "Claim | None":
-        """Claim an open run for this process, or raise ``BusyError``; return None for a done run.
+    def claim(self, config: Mapping[str, Any], *, again: int | None = None) -> "Claim | None":
+        """Claim the open run of a configuration for this process; return None for a done run.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
         whose record has the version ``again`` is trained again.
+
+        Raises:
+            BusyError: if another process has the run.
         """
+        key: str = config["run_key"]
         directory = self.directory(key)
         make_directory(directory)
         lock = OwnerLock(directory / LOCK_NAME, progress=lambda: f"step {self.newest_step(key)}")
@@ -189,17 +191,18 @@ class Store:
             lock.release()
             raise
 
-    def check(self, key: str, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
+    def check(self, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
         """Return the record of a finished run, or None, and descriptions of damage.
 
         Reopens a damaged run, and tidies up after a kill.
         """
+        key: str = config["run_key"]
         if self.state(key) != "done":
             return None, ()
         problem = self.find_damage(key)
         if problem is not None or not self.is_clean(key):
             with suppress(BusyError):
-                claim = self.claim(key, config)
+                claim = self.claim(config)
                 if claim is not None:
                     claim.release()
                     return None, claim.warnings
