@@ -7,12 +7,15 @@ import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
+from qkvary.arch.models import as_model
 from qkvary.checkpoints.catalog import FORMATS, find_reference, load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.gguf.headers import read_file
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.costs.engines import sequence_bytes
+from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.storage.errors import UnsafeError, UsageError
 from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable, write
@@ -96,6 +99,7 @@ def test_unknown_checkpoints_are_rejected_with_the_choices(tmp_path: Path) -> No
         assert "save_model" in str(caught.value)
 
 
+BF16 = parse_format("bf16")
 KINDS = (
     "gguf pieces",
     "gguf pairs",
@@ -126,5 +130,9 @@ def test_deepseek_costs_the_same_in_both_formats(label: str, tmp_path: Path) -> 
     export_folder(LoadedModel(network, None), tmp_path / "model", to="deepseek")
     folder, file = find_reference(tmp_path / "model"), find_reference(write(network, tmp_path))
     assert model_parameters(file) == model_parameters(folder)
+    # Engines store the shared tensor once, also if the network is given as it was trained.
+    given = (as_model(network.config), folder, file)
+    needed, *others = (sequence_bytes(one, context=512, stored_as=BF16) for one in given)
+    assert [needed, needed] == others
     header = read_file(tmp_path / "a.gguf")
     assert model_parameters(file).total == sum(math.prod(one) for one in header.shapes.values())
