@@ -176,6 +176,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
         and layer.attention.config.variant.latent is None
         and layer.attention.config.variant.sharing == QKV.sharing
         and not layer.attention.norms
+        and layer.attention.config.variant.head_norm == "none"
         for layer, _ in count_kinds(original.model.layers)
     ):
         return
