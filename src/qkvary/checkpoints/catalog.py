@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,8 +50,8 @@ class Format(NamedTuple):
 
     title: str
     """The format and its files, for lists of choices."""
-    recognises: Callable[[Path], bool]
-    """Whether a file or folder has this format, if no format before it in ``FORMATS`` fits."""
+    recognises: Callable[[Path], object]
+    """Returns something true if a file or folder has this format, unless an earlier one fits."""
     describe: Callable[[Path], Model]
     """Returns the model without weights."""
     loader: str
@@ -95,32 +96,32 @@ FORMATS = (
     Format("a folder that save_model wrote", _is_saved, resolve_model, "models.load_model"),
     Format(
         "GGUF (a .gguf file of llama.cpp)",
-        lambda path: bool(headers.list_files(path)),
+        headers.list_files,
         _describe_gguf,
         "formats.gguf.load",
     ),
     Format(
         f"a network of ours that transformers saved ({_WEIGHTS}, and its {CONFIG_NAME})",
-        lambda path: _has_config(path, b'"qkvary"'),
+        partial(_has_config, text=b'"qkvary"'),
         resolve_model,
         "formats.transformers_folder.load",
     ),
     Format(
         f"a character model ({_WEIGHTS}, and a {CONFIG_NAME} that lists its chars)",
-        lambda path: _has_config(path, b'"chars"'),
+        partial(_has_config, text=b'"chars"'),
         _describe_characters,
         "formats.char_gpt.load",
     ),
     Format(
         f"a language model that transformers saved ({CONFIG_NAME}, and safetensors)",
-        lambda path: _has_config(path, b'"model_type"'),
+        partial(_has_config, text=b'"model_type"'),
         resolve_model,
         "formats.stock_folder.load",
     ),
     # The last one, because a file with its suffix may hold anything.
     Format(
         "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)",
-        lambda path: bool(llama2c_header.list_files(path)),
+        llama2c_header.list_files,
         _describe_llama2c,
         "formats.llama2c.load",
     ),
