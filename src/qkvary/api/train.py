@@ -183,7 +183,7 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
 def _require_machine(options: TrainingOptions) -> None:
     """Refuse a device that this machine lacks, and ``fsdp`` in a process without torchrun."""
     # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_device
+    from qkvary.nn.devices import require_device
 
     require_device(options.device)
     if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
