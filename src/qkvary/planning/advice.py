@@ -216,7 +216,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published numbers."
             )
-    both = next((row for row in first if row.label == "Q-MQA"), None)
+    both = next((row for row in first if row.label == "Q-MQA" and row.quality is not None), None)
     if both is not None and any(row.label == "MQA" for row in first):
         yield STACKING_REMARK.format(change=_change(both))
     yield from _warn_of_llama_cpp(first)
