@@ -16,7 +16,7 @@ from qkvary.storage.environment import now
 from qkvary.studies.records import make_record
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import RunResult, Store
 from qkvary.studies.study import Cell, Study
 from timing.interleaved import Timing, print_case, read_quick
@@ -50,8 +50,8 @@ def measure(runs: int) -> float:
         def run(study: Study) -> RunSummary:
             # It leaves the connection of its caller, with which the workers would end.
             executor = RayExecutor(ClusterOptions())
-            options = RunnerOptions(quiet=True, executor=executor, trainer=Path(__file__).stem)
-            return run_study(study, store, options)
+            trainer = Path(__file__).stem
+            return StudyRunner(study, store, executor=executor, trainer=trainer).run()
 
         run(study_of(WARM_RUNS, 10**6))
         start = time.perf_counter()

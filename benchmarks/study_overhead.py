@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from qkvary.papers.ours.studies.quickstart import STUDY
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from timing.interleaved import Timing, print_case, read_quick
@@ -37,7 +38,7 @@ def run_fresh(study: Study) -> tuple[float, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         start = time.perf_counter()
-        summary = run_study(study, store, RunnerOptions(workers=1, quiet=True))
+        summary = StudyRunner(study, store, executor=LocalExecutor(1)).run()
         wall = time.perf_counter() - start
         if summary.done != summary.planned:
             raise RuntimeError(f"{summary.planned - summary.done} runs are not done: {summary}")

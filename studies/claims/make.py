@@ -1,10 +1,10 @@
-"""Judges every claim by the tables in this repository, and writes what is kept of that.
+"""Judges every claim by the tables in this repository, and writes the results to files.
 
     python studies/claims/make.py
 
-It writes the figures that the package carries (``kept_figures.json``), and then the page, the
-README, the JSON document and the table in this folder. With ``--check`` it writes nothing and fails
-where one of them is not what follows.
+The script writes the figures that the package contains (``kept_figures.json``), and then the page,
+the README, the JSON document and the table in this folder. With ``--check`` it writes nothing, and
+fails if one of these files does not follow from the tables.
 """
 
 import argparse
@@ -38,12 +38,13 @@ RUN_AGAIN = """
 
     python studies/claims/make.py
 
-It reads the tables of the kept studies (`studies/*/*/tables`) and the figures and claims in the
-package (`src/qkvary/papers`), and trains nothing. With `--check` it writes nothing and says
-whether this page still follows. `qkvary claims --search WORD` shows the same in the terminal, from
-the figures that the package carries. The commands behind the claims find each figure again:
-`qkvary study NAME` trains a study, which takes minutes to hours, `qkvary published TABLE`
-recomputes a table, and `pytest TEST` runs a test, in a clone.
+The script reads the tables of the kept studies (`studies/*/*/tables`) and the figures and claims
+in the package (`src/qkvary/papers`). It trains nothing. With `--check`, it writes nothing, but
+fails if this page does not follow from the tables. `qkvary claims --search WORD` shows the same
+claims in the terminal, judged by the figures that the package contains. The commands beside the
+claims reproduce the figures: `qkvary study NAME` trains a study, which takes minutes to hours;
+`qkvary published TABLE` recomputes a table; and `pytest TEST` runs a test in a clone of the
+repository.
 """
 
 

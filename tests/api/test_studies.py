@@ -1,5 +1,6 @@
 """A study run from Python: its answer as a value."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,7 @@ import pytest
 import qkvary as qk
 from qkvary.cli.main import main
 from qkvary.storage.errors import QkvaryError
-from qkvary.studies.running.runner import RunSummary
-from qkvary.studies.study import Study
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from tests.studies.toy_study import toy_study
 
 FILE = """
@@ -23,7 +23,7 @@ def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "mine.py"
     path.write_text(FILE, "utf-8")
     out = tmp_path / "runs"
-    result = qk.study(path, out=out, seeds=(0, 1), workers=1, quiet=True)
+    result = qk.study(path, out=out, seeds=(0, 1), workers=1)
     assert {run.state for run in result.value.runs} == {"done"}
     assert len(result.to_pandas("runs")) == 4
     assert "Does it run?" in result._repr_html_()
@@ -35,14 +35,29 @@ def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(study: Study, *_: object, **__: object) -> RunSummary:
+    def stop(_: StudyRunner) -> RunSummary:
         counts = dict.fromkeys(("done", "failed", "diverged", "executed", "seconds"), 0)
-        return RunSummary(planned=4, missing=len(study.seeds), exit_code=4, message="no", **counts)
+        return RunSummary(planned=4, missing=1, exit_code=4, message="no", **counts)
 
-    monkeypatch.setattr("qkvary.api.study.run", stop)
+    monkeypatch.setattr(StudyRunner, "run", stop)
     with pytest.raises(QkvaryError, match=r"^no\nstopped: 1 of 4 runs left") as ended:
         qk.study(toy_study((0,)), out=tmp_path)
     assert (ended.value.exit_code, list(tmp_path.iterdir())) == (4, [])
+
+
+@pytest.mark.parametrize("trouble", ["failed", "diverged"])
+def test_a_strict_study_fails_with_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    real = StudyRunner.run
+    given = {"out": tmp_path, "workers": 1}
+
+    def run(runner: StudyRunner) -> RunSummary:
+        return dataclasses.replace(real(runner), **{trouble: 1})
+
+    monkeypatch.setattr(StudyRunner, "run", run)
+    study = toy_study((0,), steps=2)
+    assert [qk.study(study, strict=one, **given).exit_code for one in (False, True)] == [0, 1]
 
 
 def test_a_report_names_the_seeds_once(tmp_path: Path) -> None:
@@ -50,6 +65,6 @@ def test_a_report_names_the_seeds_once(tmp_path: Path) -> None:
     path.write_text(FILE, "utf-8")
     with pytest.raises(QkvaryError, match=r"`qkvary study \S+ --seeds 0-1 --out \S+` first"):
         qk.report(path, out=tmp_path, seeds=(0, 1))
-    qk.study(path, out=tmp_path, seeds=0, workers=1, quiet=True)
+    qk.study(path, out=tmp_path, seeds=0, workers=1)
     made = qk.report(path, out=tmp_path, seeds=(0, 1), formats="json")
     assert all(command.count("--seeds") == 1 for command in made.value.commands)

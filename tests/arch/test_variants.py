@@ -22,7 +22,7 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
     ("fields", "words"),
     [
         ({"sharing": TIED, "query_form": "residual"}, "reads k; choices: Q[residual]-K-V"),
-        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query that does not share q"),
+        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query that reads q alone"),
         ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),
         ({"sharing": TIED, "num_kv_heads": 2}, "fewer heads than the query (KV heads: 2)"),

@@ -155,7 +155,7 @@ def test_runs_of_a_newer_version_are_neither_damaged_nor_missing(
     page = newer / "reports" / "made-up" / "report.html"
     before = page.read_bytes()
     said = typed.error(*words, "--out", newer, code=3)
-    assert "has schema_version 2, this qkvary reads 1; use a newer qkvary" in said
+    assert "has schema_version 2, but this qkvary reads only 1; use a newer qkvary" in said
     assert "Traceback" not in said
     assert page.read_bytes() == before
     assert [path.name for path in page.parent.iterdir()] == ["report.html"]

@@ -1,12 +1,11 @@
 """A study that is interrupted ends cleanly, its page too, and goes on from there."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.studies.running.runner import RunSummary
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from tests.contracts.test_commands import STUDY_FILE
 
 
@@ -18,7 +17,9 @@ def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
 
     said: list[str] = []
 
-    def stop(*_: object, publish: Callable[[], str], **__: object) -> RunSummary:
+    def stop(runner: StudyRunner) -> RunSummary:
+        publish = runner._publish
+        assert publish is not None
         said.extend((publish(), publish()))
         assert reloads in page.read_text("utf-8")
         counts = {"planned": 4, "done": 0, "failed": 0, "diverged": 0, "missing": 4, "executed": 0}
@@ -26,7 +27,7 @@ def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
 
     (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qkvary.api.study.run", stop)
+    monkeypatch.setattr(StudyRunner, "run", stop)
     assert main(["study", "mine.py"]) == 130
     assert reloads not in page.read_text("utf-8")
     assert said == [f"results so far, refreshed as they come: {page.relative_to(tmp_path)}", ""]

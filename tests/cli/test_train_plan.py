@@ -66,5 +66,5 @@ def test_a_plan_needs_no_network(
 def test_what_cannot_be_known_without_the_documents_is_refused(places: Path, typed: Typed) -> None:
     call = ["train", "lm-300m", "--dry-run", "--data", "hf:owner/name", "--tokenizer", "characters"]
     said = typed.error(*call)
-    assert "got hf:owner/name, a data set of the hub: prepare it first" in said
+    assert "got hf:owner/name, a data set of the hub: prepare the data set first" in said
     assert "yours.txt" in typed.error(*command(places, "--dry-run", data="yours.txt"))

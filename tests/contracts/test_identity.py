@@ -24,7 +24,8 @@ from qkvary.arch.parts import field_hints
 from qkvary.arch.variants import Variant
 from qkvary.papers.catalog import published_names
 from qkvary.studies.catalog import load_study, study_names
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.tasks import config as task_configs
@@ -195,7 +196,7 @@ def test_runs_that_an_older_version_began_are_resumed(
         monkeypatch.setenv(name, value)
     shutil.copytree(FROZEN / "half-run", tmp_path / "runs")
     store = Store(tmp_path / "runs")
-    summary = run_study(STUDY, store, RunnerOptions(workers=1, quiet=True))
+    summary = StudyRunner(STUDY, store, executor=LocalExecutor(1)).run()
     assert (summary.done, summary.notes) == (2, ())
     for cell in STUDY.cells():
         resumed = [one for one in store.log_events(cell.run_key) if one["event"] == "resumed"]

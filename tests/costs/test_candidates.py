@@ -87,7 +87,9 @@ def test_variants_of_a_model_with_norms_of_query_and_key() -> None:
     (note,) = found.notes
     assert note.startswith("Q-GQA-8 and Q-MQA have no norms of query and key, unlike qwen3-8b: ")
     lost = choose_candidates(load_size("qwen3-8b"), ["QKV@linear"]).notes
-    assert "QKV@linear has no joint positions, unlike qwen3-8b: the core does not" in lost[0]
+    assert (
+        "QKV@linear has no positions in the scores, unlike qwen3-8b: the core does not" in lost[0]
+    )
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:

@@ -125,7 +125,7 @@ PER_TOKEN = ("three-projections-table-7", "MQA", "per_token")
 WITHOUT = dataclasses.replace(TEST, condition="without norms")
 NOT_WITHOUT = dataclasses.replace(OPPOSITE, condition="without norms")
 NOT_WITH = dataclasses.replace(OPPOSITE, condition="with norms")
-BOTH = "One test shows it. One test shows the opposite"
+BOTH = "One test shows that it holds. One test shows the opposite"
 FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
 
 
@@ -153,7 +153,7 @@ FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
         (
             [TEST, NEITHER],
             "holds with a condition",
-            "One test shows it. One test shows neither.",
+            "One test shows that it holds. One test shows neither.",
         ),
         # What is exact refutes whatever agrees.
         ([WRONG, HOLDS], "does not hold", None),
@@ -214,7 +214,10 @@ def test_one_case_is_enough_for_some_and_refutes_every() -> None:
     assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
     assert verdict_of([TEST, NOT_WITHOUT], quantifier="every") == (
         "does not hold",
-        "One test shows the opposite. One test shows it. It does not hold without norms.",
+        (
+            "One test shows the opposite. One test shows that it holds. It does not hold without "
+            "norms."
+        ),
     )
 
 

@@ -85,8 +85,8 @@ def test_means_are_over_the_settings_that_all_variants_have() -> None:
     (chart,) = charts(report, figure.name)
     assert chart.detail == "synthetic-published; 1 of 16 settings; 3 runs a variant"
     (group,) = (block for block in walk(report.sections[1].blocks) if isinstance(block, Group))
-    assert group.notes == ("synthetic-published: Swap has runs of 2 of 16 configurations.",)
-    assert chart.draw().description.startswith("At the end: QKV 2.00; Q=K-V 2.00.")
+    assert group.notes == ("synthetic-published: Swap has runs of 2 of the 16 configurations.",)
+    assert chart.draw().description.startswith("Last values: QKV 2.00; Q=K-V 2.00.")
 
 
 def test_tables_give_back_the_curves(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     (chart,) = charts(report, figure.name)
     assert (chart.caption, chart.detail) == ("MNIST", "mnist-quick; 3 runs a variant")
     # The paper's figure has three variants.
-    assert chart.draw().description.startswith("At the end: QKV 0.250; Q=K-V 0.500.")
+    assert chart.draw().description.startswith("Last values: QKV 0.250; Q=K-V 0.500.")
     blocks = walk(report.sections[1].blocks)
     (printed,) = (block for block in blocks if isinstance(block, Table))
     assert [[cell.raw for cell in row] for row in printed.rows] == [
@@ -194,7 +194,7 @@ def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:
     """The figure's chart names the errors that ``results.csv`` of the experiment has."""
     figure = find_figure("query-identity-figure-2")
     report = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
-    assert "1 drawn in full, 0 in part" in report.lead
+    assert "1 can be drawn in full, and 0 in part" in report.lead
     found = {one.caption: one.draw() for one in charts(report, figure.name)}
     with (KEPT / "query_identity/mlp-basis-transfer/tables/results.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["agrees"] == "yes"]

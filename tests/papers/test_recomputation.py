@@ -107,9 +107,10 @@ def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
     exact = Alternative(value=33.1, convention="other units")
     derivation = Derivation(value=33.9, formula="f", note="A note.")
     with_other = dataclasses.replace(derivation, others=(exact,))
-    said = "33.1 with other units. A note."
+    said = "With other units, the number is 33.1. A note."
     assert judge(PRINTED, with_other) == ("other convention", exact, said)
     with_slip = dataclasses.replace(derivation, slips=(exact,))
-    assert judge(PRINTED, with_slip) == ("wrong", exact, "33.1 by other units. A note.")
-    said = "33.9, truncated instead of rounded. A note."
+    said = "The number 33.1 results from other units. A note."
+    assert judge(PRINTED, with_slip) == ("wrong", exact, said)
+    said = "The number 33.9 was truncated instead of rounded. A note."
     assert judge(PRINTED, derivation) == ("rounding", None, said)

@@ -9,40 +9,48 @@ from collections.abc import Iterator
 
 import pytest
 
-from qkvary.storage.environment import ending_signals, stop_in_order
+from qkvary.storage.environment import STOPPING, ending_signals, stop_in_order
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@pytest.fixture
-def hangup() -> Iterator[None]:
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Tests may run in the background of a script, where SIGINT is ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, previous in before.items():
+        signal.signal(number, previous)
 
 
-def test_work_survives_its_terminal_until_a_checkpoint(hangup: None) -> None:
-    stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with stop_in_order(stopped.append) as received:
+@pytest.mark.parametrize("announce", [False, True])
+def test_work_survives_its_terminal_until_a_checkpoint(
+    announce: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in SIGNALS:
+        with stop_in_order(announce=announce) as stop:
+            assert not stop.is_set()
             os.kill(os.getpid(), number)
-        assert received == [number]
-    assert stopped == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+            assert stop.is_set()
+        assert stop.number == number
+    assert capfd.readouterr().err.count(STOPPING) == (3 if announce else 0)
 
 
-def test_the_second_signal_ends_what_the_first_did_not(hangup: None) -> None:
-    def end(number: int) -> None:
-        raise TimeoutError(str(number))
+def test_the_second_signal_ends_what_the_first_did_not() -> None:
+    def end() -> None:
+        raise TimeoutError
 
-    stopped: list[int] = []
-    with stop_in_order(stopped.append, end):
+    with stop_in_order(end=end) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(TimeoutError, match="15"):
-            os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped == [signal.SIGTERM]
+        with pytest.raises(TimeoutError):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert stop.number == signal.SIGTERM
 
 
-def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    assert ending_signals() == (signal.SIGINT, signal.SIGTERM)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    assert ending_signals() == tuple(one for one in SIGNALS if one != number)
 
 
 def test_printing_to_a_lost_terminal_does_not_fail() -> None:

@@ -23,7 +23,8 @@ from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from tests.conftest import Runner
 
@@ -63,7 +64,7 @@ def test_every_example_runs_in_worker_processes(
     monkeypatch.setenv("OWN_IMAGES", str(tmp_path / "images.npz"))
     OWN.clear()
     study, store = load_study(str(shorten(example, tmp_path))), Store(tmp_path / "runs")
-    ran = run_study(study, store, RunnerOptions(workers=1, quiet=True))
+    ran = StudyRunner(study, store, executor=LocalExecutor(1)).run()
     assert ran.done == ran.planned > 1
     caveats = gather_results(study, store).summary.caveats
     not_counted = [one for one in caveats if "do not count" in one]

@@ -15,7 +15,8 @@ import pytest
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.records import Record
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.example_files import maps_from_bytes
@@ -49,12 +50,9 @@ def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
     return dataclasses.replace(study, name="toy", question="Does it run?")
 
 
-def options(workers: int = 2, **others: Any) -> RunnerOptions:
-    return RunnerOptions(**{"workers": workers, "trainer": TOY_WORKER, "quiet": True, **others})
-
-
 def run_toy(study: Study, root: Path, workers: int = 2, **others: Any) -> RunSummary:
-    return run_study(study, Store(root / "runs"), options(workers, **others))
+    given = {"executor": LocalExecutor(workers), "trainer": TOY_WORKER, **others}
+    return StudyRunner(study, Store(root / "runs"), **given).run()
 
 
 RUNNER = """

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ from qkvary.conversions.catalog import (
 )
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
-from qkvary.storage.environment import announce_stop, stop_in_order
+from qkvary.storage.environment import Stop, stop_in_order
 from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import Count, Reads, Share, read_count
 
@@ -150,13 +149,13 @@ def convert(
     network = NetworkOptions(device=device, dtype=dtype)
     if rewrite is None:
         if layer is not None:
-            raise UsageError("expected --layer only with --rewrite, got --to")
+            raise UsageError("expected --layer only with --rewrite, got it with --to")
         return _shrink(model, _make_plan(smaller, seed), smaller, network, out, terminal)
     # The verb passes another object as soon as one of the options is given.
     if smaller is not SMALLER:
         raise UsageError(
             "expected the options of a smaller cache (--data, --tokens, ...) only with --to, got "
-            "--rewrite"
+            "them with --rewrite"
         )
     load_rewrite(rewrite)
 
@@ -228,7 +227,8 @@ def _shrink(
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
-            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
+            "expected --out with --heal-tokens, as a place for the distillation's checkpoints, got "
+            "none"
         )
     import torch
 
@@ -260,14 +260,9 @@ def _shrink(
         stages.append(stage)
         terminal.say(describe_stage(stage, stages[0]))
 
-    stopping = threading.Event()
-
-    def stop(_number: int) -> None:
-        stopping.set()
-        if terminal.command is not None:
-            announce_stop()
-
-    with stop_in_order(stop) if plan.heal_tokens else nullcontext():
+    is_command = terminal.command is not None
+    heals = plan.heal_tokens > 0
+    with stop_in_order(announce=is_command) if heals else nullcontext(Stop()) as stop:
         found = run_stages(
             loaded.network,
             plan,
@@ -275,7 +270,7 @@ def _shrink(
             healing=healing,
             show_progress=show_progress,
             on_stage=on_stage,
-            stop=stopping.is_set,
+            stop=stop,
         )
     result = _save(found, smaller_cache_report(found, name), model, loaded, out)
     if healing is not None and plan.heal_tokens:

@@ -122,7 +122,7 @@ def evaluate(
     if not data and not tasks:
         raise UsageError("expected a text (--data) or --tasks, got neither")
     if not tasks and asking != ASKING:
-        raise UsageError("expected --tasks, since options of tasks are given, got only a text")
+        raise UsageError("expected --tasks with the options of tasks, got only a text")
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import PART, AnyStudy, Part, choose_study
+from qkvary.api.options import PART, SILENT, AnyStudy, Part, Terminal, choose_study
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
@@ -21,15 +21,15 @@ from qkvary.storage.environment import Threads, usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions
-from qkvary.studies.running.runner import RunnerOptions
-from qkvary.studies.running.runner import run_study as run
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import count
 from qkvary.text.numbers import duration
-from qkvary.training.trackers import TrackerName
+from qkvary.training.trackers import TrackerName, require_tracker
 
 REFRESH_SECONDS = 20
 """Seconds after which the page of an unfinished study reloads itself."""
@@ -52,8 +52,6 @@ class Running:
     """Run failed runs again."""
     dry_run: bool = False
     """Print the planned runs and their estimated time, and run nothing."""
-    quiet: bool = False
-    """Print no progress."""
 
 
 RUNNING = Running()
@@ -67,6 +65,7 @@ def study(
     running: Running = RUNNING,
     cluster: ClusterOptions = CLUSTER,
     out: Path = RUNS,
+    terminal: Terminal = SILENT,
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
@@ -79,6 +78,7 @@ def study(
         running: The processes that run the study, its logs, and what to do about failed runs.
         cluster: The options of Ray and Slurm.
         out: Folder of runs and reports.
+        terminal: Shows progress and messages.
 
     Raises:
         ValueError: for an unknown study, or options that make no sense.
@@ -88,14 +88,8 @@ def study(
     check_executor(running.executor, cluster, running.workers)
     if running.dry_run:
         return Result(None, _plan(chosen, store, running.workers or usable_cores()))
-    how = RunnerOptions(
-        workers=running.workers,
-        strict=running.strict,
-        retry_failed=running.retry_failed,
-        quiet=running.quiet,
-        tracker=running.log,
-        executor=load_executor(running.executor, cluster, store.path),
-    )
+    if running.log is not None:
+        require_tracker(running.log)
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
     folder = report_folder(chosen.name, store.path)
     page = folder / "report.html"
@@ -112,7 +106,17 @@ def study(
         published.append(f"results so far, refreshed as they come: {page}")
         return published[0] if len(published) == 1 else ""
 
-    runs = run(chosen, store, how, publish=publish)
+    runs = StudyRunner(
+        chosen,
+        store,
+        executor=load_executor(running.executor, cluster, store.path, running.workers),
+        retry_failed=running.retry_failed,
+        options=CellOptions(tracker=running.log),
+        say=terminal.say,
+        show_progress=terminal.show_progress,
+        announces_stop=terminal.command is not None,
+        publish=publish,
+    ).run()
     if runs.message or (runs.exit_code and runs.missing):
         if published:
             # The error that ended the study may also prevent writing the page.
@@ -132,7 +136,7 @@ def study(
         files=write_report(report, folder),
         closing=("; ".join([made, *troubled]),),
         notices=results.damage,
-        exit_code=runs.exit_code,
+        exit_code=runs.exit_code or int(running.strict and bool(troubled)),
     )
 
 

@@ -20,7 +20,6 @@ it:
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -36,12 +35,7 @@ from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.durable import Owner, is_writable
-from qkvary.storage.environment import (
-    announce_stop,
-    stop_in_order,
-    usable_cores,
-    without_downloads,
-)
+from qkvary.storage.environment import stop_in_order, usable_cores, without_downloads
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.records import Record
@@ -300,7 +294,7 @@ def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
         problem = store.find_damage(key)
         if problem is not None:
             raise DamagedError(
-                f"{cell.title}: {problem}; restore it, or move {store.directory(key)} away to "
+                f"{cell.title}: {problem}; restore the run, or move {store.directory(key)} away to "
                 "train the run again"
             )
         # A process that was killed may have left checkpoints of a finished run.
@@ -340,32 +334,26 @@ def _train_cells(
         records_failures=False,
     )
     train_in = partial(train_cell, distribution=distribution, requested=requested, task=task)
-    stopping = threading.Event()
-
-    def stop(_number: int) -> None:
-        stopping.set()
-        if terminal.command is not None:
-            announce_stop()
-
-    with _TrainingDisplay(terminal) as display, stop_in_order(stop) as received:
+    is_command = terminal.command is not None
+    with _TrainingDisplay(terminal) as display, stop_in_order(announce=is_command) as stop:
         while left:
             busy: dict[str, Cell] = {}
             for key, cell in left.items():
                 end = CellEnd(outcome="stopped")
                 # All processes stop together, even between two runs.
-                if not distribution.all_reduce([float(stopping.is_set())])[0]:
+                if not distribution.all_reduce([float(stop.is_set())])[0]:
                     end = execute_cell(
                         store,
                         cell,
                         train_in,
-                        stop=stopping.is_set,
+                        stop=stop.is_set,
                         callbacks=display.callbacks,
                         options=cell_options,
                         on_first=distribution.run_on_first,
                         on_claim=display.begin,
                     )
                 if end.outcome == "stopped":
-                    raise StoppedError(received[0] if received else signal.SIGTERM)
+                    raise StoppedError(stop.number or signal.SIGTERM)
                 if end.outcome == "busy":
                     busy[key] = cell
                 record = store.record(key) if end.outcome == "made" else None
@@ -374,7 +362,7 @@ def _train_cells(
             if len(busy) == len(left):
                 key, cell = next(iter(busy.items()))
                 display.wait(cell, store.owner(key))
-                stopping.wait(BUSY_SECONDS)
+                time.sleep(BUSY_SECONDS)
             left = busy
 
 

@@ -74,7 +74,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q=K=V@diag-norm-unscaled", "three projections", "code of the paper's figure 5"),
     NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
     NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
-    NamedVariant("QKV@s8", "this project", "every eighth token; all stay cached"),
+    NamedVariant("QKV@s8", "this project", "reads every eighth token; all stay cached"),
     NamedVariant("Q-K=V@w8@s8", "sparse attention", "window and stride, Child et al. 2019"),
     NamedVariant("QKV@sima", "softmax-free attention", "Koohpayegani and Pirsiavash 2024"),
     NamedVariant("Q=K-V@sima", "this project"),

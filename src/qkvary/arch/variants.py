@@ -94,8 +94,8 @@ class Variant(ScoreTerms):
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
-                "expected a query that shares its source with the key or the value for the map "
-                f"form, got a query that does not share {query}; choices: Q[map]=K-V, Q[map]=V/g"
+                "expected a query that reads the tensor of the key or the value for the map form, "
+                f"got a query that reads {query} alone; choices: Q[map]=K-V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None

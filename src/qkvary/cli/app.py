@@ -114,6 +114,8 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     if "out" in own:
         # The verb writes its own files.
         del added["out"], added["formats"]
+    if not takes_terminal:
+        del added["quiet"]
 
     def command(*args: Any, **given: Any) -> int:
         asked = {name: given.pop(name, one.default) for name, one in added.items()}
@@ -125,7 +127,8 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
         elif asked.get("formats"):
             raise UsageError("expected --out with a folder for the files of --format, got none")
         if takes_terminal:
-            given["terminal"] = open_terminal(is_read_by_program=asked["json_output"])
+            is_quiet = asked.pop("quiet") or asked["json_output"]
+            given["terminal"] = open_terminal(is_quiet=is_quiet)
         try:
             found = function(*args, **given)
         except EndedEarlyError as error:
@@ -152,14 +155,16 @@ def _added(
     full: bool = False,
     out: Path | None = None,
     formats: Formats = (),
+    quiet: bool = False,
 ) -> None:
-    """The options that every command has.
+    """The options that every command has; those that show progress have ``quiet``.
 
     Args:
         json_output: Print one JSON document and nothing else.
         full: Print the whole report.
         out: Folder of the report, or a file: .html, .md or .json.
         formats: Format to write to --out (can be repeated).
+        quiet: Print no progress.
     """
 
 
@@ -221,10 +226,10 @@ def print_line(screen: Console, text: str) -> None:
     screen.print(Text(printable(text)), soft_wrap=True)
 
 
-def open_terminal(*, is_read_by_program: bool) -> Terminal:
-    """Return an object that shows progress and messages, or only warnings to a reading program."""
+def open_terminal(*, is_quiet: bool) -> Terminal:
+    """Return an object that shows progress and messages, or only warnings if ``is_quiet``."""
     silent = Terminal(warn=warn, command=shlex.join(["qkvary", *TYPED]))
-    if is_read_by_program:
+    if is_quiet:
         return silent
     texts = partial(OrderedTexts, console())
     return silent._replace(show_progress=show_progress, say=say, open_texts=texts)

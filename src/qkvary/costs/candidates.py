@@ -23,9 +23,9 @@ PUBLISHED_GROUP = 4
 
 _KEPT: tuple[tuple[str, Callable[[Variant], bool], str], ...] = (
     (
-        "joint positions",
+        "positions in the scores",
         lambda variant: variant.has_positions,
-        "the core does not support such positions",
+        "the core does not support them",
     ),
     (
         "norms of query and key",

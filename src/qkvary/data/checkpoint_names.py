@@ -74,7 +74,7 @@ def _find_run(path: Path) -> Path | None:
         return None
     runs = [one for one in folder.glob(f"{start[:2]}/{start}*") if _RUN_KEY.fullmatch(one.name)]
     if len(runs) > 1:
-        raise UsageError(f"{len(runs)} runs in {folder} start with {start!r}; give more of the key")
+        raise UsageError(f"{len(runs)} runs in {folder} start with {start!r}; give a longer key")
     return runs[0] if runs else None
 
 

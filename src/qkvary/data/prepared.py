@@ -191,7 +191,7 @@ def open_prepared(
         )
     if (path / PLAN_FILE).exists() and not (path / MANIFEST_NAME).is_file():
         raise UsageError(
-            f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
+            f"{path} is not finished: run the same `qkvary data prepare` again to resume it"
         )
     if not (path / MANIFEST_NAME).is_file():
         raise UsageError(

@@ -31,7 +31,7 @@ _MEAN = "mean over configurations, as the public notebook stores it"
 
 
 def average(table: str, columns: Sequence[str]) -> Derive:
-    """Return a function that derives a number as the mean of other columns of its row."""
+    """Return a function that derives a figure as the mean of some other columns in its row."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         parts = [load_published(table).figure(figure.row, column) for column in columns]
@@ -57,7 +57,7 @@ def _stored(figure: PublishedFigure) -> Derivation | None:
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive a figure of swap or sub, two columns that the earlier paper prints exchanged."""
+    """Derive a figure of swap or sub, two columns that the earlier paper exchanged in its table."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]

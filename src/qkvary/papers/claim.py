@@ -194,7 +194,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
-    """Build the judge of a claim; the keys of the entry determine its kind."""
+    """Build the judge of a claim; the keys of ``entry`` determine the kind of judge."""
     if "figure" in entry:
         return _figure(entry["figure"], literal=entry.get("literal", False))
     if "compare" in entry:

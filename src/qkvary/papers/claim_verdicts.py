@@ -83,7 +83,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return a finding, as undecided if its networks are too small for the claim."""
+    """Return the finding, made undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -111,13 +111,13 @@ def _missing(claim: Claim) -> str:
     judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
     tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
     if not tables:
-        return "To test this claim, one needs a measurement like the one that the document prints."
-    where = f"from the table {listed(list(tables))}"
+        return "To test this claim, one needs a measurement like the one printed in the document."
+    where = f"in the table {listed(list(tables))}"
     return f"To test this claim, one needs figures with intervals {where}."
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count. Printed comparisons count if no study or test decides."""
+    """Return the findings that count; printed comparisons count only if no other judge decides."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -137,7 +137,10 @@ def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[Claim
     no, open_ = found["does not hold"], found["not distinguished"]
     if not findings:
         return "not tested here", ""
-    holds, fails = _places("It holds", yes, "it"), _places("It does not hold", no, "the opposite")
+    holds, fails = (
+        _places("It holds", yes, "that it holds"),
+        _places("It does not hold", no, "the opposite"),
+    )
     unclear = _places("It is not distinguished", open_, "neither")
     stated, against = _conditions("It holds", yes), _conditions("It does not hold", no, yes)
     if not yes:
@@ -196,4 +199,4 @@ def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> 
         return f"in {studies}"
     printed = bool(reasons) and all(one.printed for one in reasons)
     fails = verdict == "does not hold" and claim.kind != "arithmetic"
-    return "by published numbers" if printed and fails else ""
+    return "according to published numbers" if printed and fails else ""

@@ -58,7 +58,7 @@ def claims(
     """
     asked = bool(claims or document or verdict or search)
     if check is not None and asked:
-        raise UsageError("expected --check without claims and filters: it checks every claim")
+        raise UsageError("expected no claims or filters with --check, which checks every claim")
     documents = _documents(document)
     find = _find(studies)
     every = [judge_claim(claim, find) for one in documents for claim in one.claims]

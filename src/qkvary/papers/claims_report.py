@@ -16,13 +16,13 @@ from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, wo
 from qkvary.text.names import count
 
 MEANINGS = (
-    "Every verdict follows by rule from evidence: a recomputed number of the document, a test of "
-    "this project, or a difference between small networks in a study of this project, with its "
-    "interval. The verdict is 'not distinguished' if the interval lies partly inside and partly "
-    "outside the claimed range, if the networks are too small for the claim, or if no figure or "
-    "test decides the claim. Paths in the folders studies and tests, and commands that run pytest "
-    "or python, need a clone of the repository. An installed package does not contain these two "
-    "folders."
+    "Every verdict follows by rule from evidence: from a recomputed number of the document, from a "
+    "test of this project, or from a figure that a study of this project measured in small "
+    "networks, with an interval. The verdict is 'not distinguished' if the "
+    "interval lies partly inside and partly outside the claimed range, if the networks are too "
+    "small for the claim, or if no figure or test decides the claim. Paths in the folders studies "
+    "and tests, and commands that run pytest or python, need a clone of the repository. An "
+    "installed package does not contain these two folders."
 )
 CAVEATS = (
     "The claims are paraphrased. Below each claim, a line says where the document makes the claim.",
@@ -116,19 +116,21 @@ def _answer(judged: Sequence[JudgedClaim], near: str) -> Iterator[str]:
     if not judged:
         yield f"No claim was found; did you mean {near}?" if near else "No claim was found."
         return
-    yield f"{count(len(judged), 'claim')}: {_tally(judged)}."
+    yield f"{count(len(judged), 'claim')}, by verdict: {_tally(judged)}."
     named = {one.claim.name for one in judged}
     distinct = [one for one in judged if one.claim.same_as not in named]
     if len(distinct) < len(judged):
         repeated = count(
             len(judged) - len(distinct), "claim that repeats another", "claims that repeat others"
         )
-        yield (f"Without {repeated}, {count(len(distinct), 'statement')}: {_tally(distinct)}.")
+        yield (
+            f"Without {repeated}, the total is {count(len(distinct), 'statement')}, by verdict: "
+            f"{_tally(distinct)}."
+        )
     main = [one for one in distinct if one.claim.main]
     if main and len(main) < len(judged):
         yield (
-            f"Of these, {count(len(main), 'statement')} of abstracts and conclusions: "
-            f"{_tally(main)}."
+            f"Abstracts and conclusions contain {len(main)} of these, by verdict: {_tally(main)}."
         )
 
 
@@ -217,7 +219,8 @@ def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)
     for verdict, number in rest.items():
-        yield f"{number} more: {verdict}" if shown else f"{count(number, 'figure')}: {verdict}"
+        kind = f"{number} more" if shown else count(number, "figure")
+        yield f"{kind} with the verdict '{verdict}'"
 
 
 def _figure(finding: Finding) -> str:

@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the stored errors for one reading of section 8.3 of paper 3 (query identity)."""
+    """Yield the stored errors for one reading of the formula in paper 3, section 8.3."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(

@@ -76,9 +76,9 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
     return Report(
         subject="figures of the papers",
         question="What do the papers' figures look like when they are drawn from our own runs?",
-        lead=f"{names.count(len(figures), 'figure')}: {parts.count(False)} drawn in full, "
-        f"{parts.count(True)} in part or from runs that differ from the published ones. Curves are "
-        "means over seeds. Bands reach from the smallest run to the largest.",
+        lead=f"Of {names.count(len(figures), 'figure')}, {parts.count(False)} can be drawn in "
+        f"full, and {parts.count(True)} in part or from runs that differ from the published ones. "
+        "Curves are means over seeds. Bands reach from the smallest run to the largest.",
         sections=(
             Section(
                 key="overview",
@@ -252,7 +252,7 @@ def _differences(
         yield f"{records.study}: {records.differs}."
     have = len({curve.setting for curve in curves})
     if have < total:
-        yield f"{records.study}: {panel.title} has runs of {have} of {total} configurations."
+        yield f"{records.study}: {panel.title} has runs of {have} of the {total} configurations."
 
 
 def _find(
@@ -386,12 +386,12 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         (
             "Softmax, everything scaled",
             paper_charts.softmax(scale * normalised),
-            "as in the public code: first divided, then scaled",
+            "scaled after the division, as in the public code",
         ),
         (
             "Softmax, diagonal not scaled",
             paper_charts.softmax(own_scale),
-            "diagonal divided, but not scaled",
+            "the diagonal is divided, but not scaled",
         ),
     )
     charts = tuple(
@@ -399,8 +399,9 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         for title, values, detail in maps
     )
     text = (
-        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers. The paper draws keys in the same way "
-        "but prints no seed, so its keys differ. The upper part of its figure is this code:"
+        f"The maps show the scores of {_KEYS_DRAWN} random keys of {_CHANNELS} numbers each. The "
+        "paper draws keys in the same way but prints no seed, so its keys differ from these. The "
+        "upper part of the paper's figure is this code:"
     )
     group = Group(blocks=charts, layout="maps", file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
@@ -439,7 +440,10 @@ def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         draw=partial(quality_chart, shown), caption=figure.title, table=quality_table(shown)
     )
     group = Group(blocks=(chart,), notes=collect_caveats(points), file=figure.name)
-    text = "Perplexities of Table 4 by the size of the cache. Intervals show the rounding."
+    text = (
+        "The chart shows the perplexities of Table 4 by the size of the cache. The "
+        "intervals are consistent with the rounding of the printed perplexities."
+    )
     return _Drawn(blocks=(Prose(text), group))
 
 
@@ -455,11 +459,11 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         if own
     )
     text = (
-        "Relative errors of a trained network and of the best linear map, with 95 % intervals. At "
-        "every width, the paper prints 4-5 % for the network and 9-10 % for the linear map. The "
-        "text of the paper lacks the formula of the target. With the two readings of the formula "
-        "shown here, the linear map has about the printed error. The network was trained for "
-        "20,000 steps of 65,536 inputs, as in the paper."
+        "The charts show the relative errors of a trained network and of the best linear map, with "
+        "95 % intervals. For every width, the paper prints 4-5 % for the network and 9-10 % for "
+        "the linear map. The formula of the target is missing in the text of the paper. The charts "
+        "use two readings of the formula in which the linear map has about the printed error. The "
+        "network was trained for 20,000 steps of 65,536 inputs, as in the paper."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
     return _Drawn(blocks=(Prose(text), group))

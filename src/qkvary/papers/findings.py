@@ -116,7 +116,7 @@ class Finding:
     condition: str = ""
     """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
     study: str = ""
-    """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
+    """The study of the figure and its number of runs, as in ``lm-small: 5 pairs of runs``."""
     parameters: tuple[int, int] | None = None
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
@@ -241,11 +241,14 @@ def _by_comparison(judge: ByComparison) -> Finding:
         deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread
-        what = f"{what} against {judge.second.row}"
+        pair = f"{judge.first.row} against {judge.second.row}"
+        column = what.removeprefix(judge.first.row).removeprefix(", ")
+        what = f"{pair} ({column})" if column else pair
         among = "settings" if deviation or judge.first.table in OVER_SETTINGS else "runs"
         if (judge.first.table, judge.first.column) == ONE_SETTING:
             among = "settings of CIFAR-100"
-        why = f"rounded, and {spread:.2g} between {among}" if spread else "rounded"
+        more = f" and a spread of {spread:.2g} between {among}"
+        why = f"with rounding{more if spread else ''}"
         said = f"{said} against {second.printed}: {_rounded(value, low, high, why)}"
     verdict = in_range(low, high, judge.claimed)
     condition = SEEDS if spread and judge.first.table in ONE_EACH else ""
@@ -303,7 +306,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     check = f"python {folder}/measure.py" if is_script else f"qkvary study {judge.study}"
     record = f"{folder}/README.md"
     if kept is None:
-        missing = "no figure of that name in the tables"
+        missing = "the tables have no figure with this name"
         return Finding(
             verdict="not tested here", what=what, figure=missing, record=record, check=check
         )
@@ -351,4 +354,6 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
 
 
 def _runs(kept: KeptFigure) -> str:
-    return count(kept.runs, "pair" if kept.paired else "run")
+    if kept.paired:
+        return count(kept.runs, "pair of runs", "pairs of runs")
+    return count(kept.runs, "run")

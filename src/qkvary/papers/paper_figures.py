@@ -84,12 +84,12 @@ def _translation(title: str, source: str) -> Panel:
     quick = Records(
         "translation-quick-as-published",
         "translation",
-        "one layer, fewer epochs, another schedule, rare words have no token",
+        "one layer, fewer epochs, another schedule and no tokens for rare words",
         {"source": source},
     )
     panel = _panel(title, "translation", quick, studies="translation", source=source)
     records = tuple(
-        replace(one, differs=f"{one.differs}, {_SPLIT}" if one.differs else _SPLIT)
+        replace(one, differs=f"{one.differs}; {_SPLIT}" if one.differs else _SPLIT)
         for one in panel.records
     )
     quantities = (*LOSSES, "validation published_bleu")
@@ -98,7 +98,7 @@ def _translation(title: str, source: str) -> Panel:
 
 _SPLIT = "BLEU by epoch is measured on the validation split here, but on the test set in the paper"
 _ONE_SETTING = "one small setting, trained for fewer epochs"
-_OTHER_SIZES = "other sizes and steps than published"
+_OTHER_SIZES = "sizes and steps other than the published ones"
 _VISION_PART, _OF_GRID = "vision-published-part", "1 of the 48 published configurations"
 _PART = "synthetic-published-part"
 _OF_ALL = "4 of the 16 published configurations"
@@ -196,7 +196,7 @@ _FIGURES = (
     PaperFigure(
         name="three-projections-figure-5",
         paper=KAYYAM,
-        title="Self-attention scores, their diagonal normalised",
+        title="Self-attention scores with a normalised diagonal",
         kind="diagonal",
     ),
     PaperFigure(
@@ -279,7 +279,7 @@ _FIGURES = (
                     Records(
                         "anomaly-quick",
                         "anomaly",
-                        "features of a small network",
+                        "the image features come from a small network",
                         {"features": "cifar100-50", "order": "last"},
                     ),
                 ),

@@ -1,6 +1,6 @@
 """Derives the formulas in Table 1 of two papers and in the poster's table from the cost model.
 
-The formulas are in n (tokens), d (width) and m (copies of a score map).
+The formulas contain n (tokens), d (width) and m (copies of a score map).
 
 The published position term ``+`` makes m copies of every score map and combines them by a 1x1
 convolution. This module counts ``+`` as published; the cost model counts the equivalent reduced

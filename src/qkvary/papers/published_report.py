@@ -18,12 +18,12 @@ from qkvary.text import names
 from qkvary.text.numbers import MISSING
 
 MEANINGS = (
-    "equal: the recomputed number rounds to the printed number. rounding: the numbers agree up "
-    "to rounding (the printed number was truncated, rounded twice, rounded to fewer digits, or "
-    "derived from rounded inputs). other convention: the numbers are equal only under the "
-    "convention that the line names. wrong: none of these applies. measured: the figure is the "
-    "result of an experiment. stated: there is nothing to recompute (words, a setting, or an "
-    "empty cell)."
+    "The verdicts have these meanings. equal: the recomputed number rounds to the printed number. "
+    "rounding: the two numbers agree up to rounding (the printed number was truncated, rounded "
+    "twice, rounded to fewer digits, or derived from rounded inputs). other convention: the "
+    "numbers are equal only under the convention that the line names. wrong: none of these "
+    "applies. measured: the figure is the result of an experiment. stated: there is nothing to "
+    "recompute (words, a setting, or an empty cell)."
 )
 _TONES: dict[FigureVerdict, Tone] = {"wrong": "worse", "rounding": "quiet", "equal": "better"}
 
@@ -137,7 +137,8 @@ def _how(row: Recomputed) -> Iterator[str]:
         yield row.why or derivation.note
     for alternative in derivation.others:
         if alternative != row.alternative:
-            yield f"{format_value(alternative.value, row.figure)} with {alternative.convention}."
+            value = format_value(alternative.value, row.figure)
+            yield f"With {alternative.convention}, the number is {value}."
 
 
 def _table_data(published: PublishedTable) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 The verdict compares the recomputed number with the printed number, to the printed digits:
 
 - ``equal``: the recomputed number rounds to the printed number;
-- ``other convention``: it does so only under another convention, which the report names;
+- ``other convention``: it rounds to the printed number only under another convention, which the
+  report names;
 - ``rounding``: the printed number was truncated, rounded twice or coarsely, or computed from
   rounded inputs;
 - ``wrong``: none of these applies;
@@ -166,11 +167,13 @@ def judge(
         return "equal", None, ""
     for alternative in derivation.others:
         if _prints_as(alternative.value, figure):
-            why = f"{format_value(alternative.value, figure)} with {alternative.convention}."
+            number = format_value(alternative.value, figure)
+            why = f"With {alternative.convention}, the number is {number}."
             return "other convention", alternative, _join(why, derivation.note)
     for alternative in derivation.slips:
         if _prints_as(alternative.value, figure) or _rounding(alternative.value, figure, None):
-            why = f"{format_value(alternative.value, figure)} by {alternative.convention}."
+            number = format_value(alternative.value, figure)
+            why = f"The number {number} results from {alternative.convention}."
             return "wrong", alternative, _join(why, derivation.note)
     rounding = _rounding(derivation.value, figure, derivation.spread)
     if rounding:
@@ -208,7 +211,7 @@ def _plain(text: str) -> str:
 
 
 def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float] | None) -> str:
-    """Describe the rounding that gives the published number; empty if none does."""
+    """Return a sentence on the rounding that gives the published number, or an empty text."""
     if isinstance(value, str) or figure.value is None:
         return ""
     printed, step = figure.value, printed_step(figure)
@@ -217,14 +220,14 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     if spread:
         ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        why = f"{number} from rounded figures; the exact number may lie anywhere from {ends}."
+        why = f"Rounded figures give {number}; the exact number may lie anywhere from {ends}."
         return why if fits else ""
     if rounds_twice_to(value, printed, step):
-        return f"{number}, rounded twice."
+        return f"The number {number} was rounded twice."
     if truncates_to(value, printed, step):
-        return f"{number}, truncated instead of rounded."
+        return f"The number {number} was truncated instead of rounded."
     if rounds_to(value, printed, coarse_step(figure)):
-        return f"{number}, rounded to fewer digits than are printed."
+        return f"The number {number} was rounded to fewer digits than are printed."
     return ""
 
 

@@ -18,7 +18,7 @@ DECIMALS = 4
 
 
 def figures_table(rows: Iterable[Mapping[str, Raw]]) -> Table:
-    """Return the table of rows of :func:`figure_row`, which all have the same keys."""
+    """Return a table of rows from :func:`figure_row`; all rows have the same keys."""
     filled = list(rows)
     return Table(
         key="figures",

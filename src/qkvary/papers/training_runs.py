@@ -28,7 +28,7 @@ class Run:
 
     @property
     def formula(self) -> str:
-        """The product that gives the tokens per step, as text."""
+        """The formula for the tokens per step, as text."""
         parts = (self.sequences, self.accumulated, self.devices)
         return f"{' x '.join(map(str, parts))} x {self.context:,} tokens"
 

@@ -42,7 +42,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
 
     return Report(
         subject=f"conversion: {checkpoint}",
-        question=f"What does {made.name} make of {checkpoint}?",
+        question=f"What does the rewrite {made.name} change in {checkpoint}?",
         lead=f"{made.statement}; conditions that hold: {', '.join(made.conditions)}",
         sections=(Section(key="rewrite", title="Rewrite", blocks=shown, brief=True),),
         caveats=made.notes,
@@ -96,13 +96,18 @@ def _differences(made: Rewriting) -> Table:
     limit = numbers.real(MOST_DIFFERENCE, 1)
     return tabulate(
         "differences",
-        f"Differences of logits on {made.tokens:,} random tokens",
+        f"Differences between the old and the new logits on {made.tokens:,} random tokens",
         dict.fromkeys((made.exact, made.stored)),
         word("dtype", "number format"),
         number("largest", write=numbers.real),
         number("relative", write=numbers.real),
-        number("changed", "other best token", numbers.percent),
-        notes=[f"Relative: divided by the rms of the logits; at most {limit} in float64."],
+        number("changed", "best token changed", numbers.percent),
+        notes=[
+            (
+                "Relative is the largest difference, divided by the root mean square of the old "
+                f"logits; it must be at most {limit} in float64."
+            )
+        ],
     )
 
 

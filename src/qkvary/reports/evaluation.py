@@ -139,8 +139,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     paper = document.get("paper")
     said_of = {
         "loss": "as the papers count",
-        "real_loss": "  its text",
-        "pad_loss": "  its padding",
+        "real_loss": "  text only",
+        "pad_loss": "  padding only",
     }
     rows = [
         ("per real token", text["loss"], text["loss_error"]),
@@ -261,7 +261,7 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
         word("task=name"),
         number("questions", write=whole),
         number("shared", write=whole),
-        number("others", write=whole),
+        number("others", "remaining", whole),
         *_SHARES,
         main=True,
     )
@@ -269,8 +269,9 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
-        f"lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the questions. The "
-        "column “chance” is the accuracy of guessing. The column “by length” is the accuracy if "
+        f"Measured with lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the "
+        "questions. The column “chance” is the accuracy of guessing, and “from chance” is the "
+        "distance of the accuracy before it from chance. The column “by length” is the accuracy if "
         "the answer with the highest log-probability per character is chosen."
     )
     same = [
@@ -280,22 +281,22 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     ]
     if same:
         yield (
-            f"few-shot examples of {', '.join(same)} are other questions of the evaluated file, "
-            "because there is no training file"
+            f"few-shot examples of {', '.join(same)} are taken from the other questions of the "
+            "evaluated file, because there is no training file"
         )
     against = document["against"]
     if against is not None:
         yield (
-            "shared: questions that overlap with the training data, that is, "
-            f"{against['words_in_a_row']} consecutive words of the question and its right answer "
+            "shared: the number of questions that overlap with the training data; a question "
+            f"overlaps if {against['words_in_a_row']} consecutive words of it and its right answer "
             "(or all words, if there are fewer) occur in one of the "
-            f"{count(against['documents'], 'training document')} of {against['data']}; this table "
-            "covers the remaining questions"
+            f"{count(against['documents'], 'training document')} of {against['data']}; the "
+            "accuracies in this table are over the remaining questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield (
-            "cut: prompts that were longer than the network's context and lost few-shot examples "
-            "on the left"
+            "cut: the share of prompts that were longer than the network's context, so that "
+            "few-shot examples were cut off on the left"
         )
 
 

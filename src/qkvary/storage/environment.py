@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -180,53 +181,62 @@ STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 """The message printed at the first signal."""
 
 
-def announce_stop() -> None:
-    """Write to standard error that the work is stopping; safe inside a signal handler."""
-    with suppress(OSError):
-        os.write(2, f"\n{STOPPING}\n".encode())
+@dataclass(slots=True)
+class Stop:
+    """The first signal that asked the work to stop."""
+
+    number: int = 0
+    """The number of the signal; 0 if there was none."""
+
+    def is_set(self) -> bool:
+        """Return whether the work is asked to stop."""
+        return self.number != 0
+
+
+NEVER = Stop()
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
-    chosen = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        chosen.append(signal.SIGHUP)
-    return tuple(chosen)
+    """Return the signals that end work, except ignored ones, such as SIGHUP under nohup."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return tuple(one for one in signals if signal.getsignal(one) is not signal.SIG_IGN)
 
 
 @contextmanager
 def stop_in_order(
-    stop: Callable[[int], object], end: Callable[[int], object] | None = None
-) -> Generator[list[int]]:
-    """Call ``stop`` at the first ending signal inside the block; the second ends the process.
+    *, announce: bool = False, end: Callable[[], object] = lambda: None
+) -> Generator[Stop]:
+    """Ask the work inside the block to stop at the first signal; the second ends the process.
 
     Only the main thread can handle signals; in other threads, nothing is changed.
 
     Args:
-        stop: Called with the first signal. It may interrupt a print, so it must not print; see
-            :func:`announce_stop`.
-        end: Called with the second signal before the process ends, unless ``end`` raises an error.
+        announce: Whether the first signal prints on standard error that the work is stopping.
+        end: Called at the second signal, before the process ends. It may interrupt any code of the
+            block, so it must neither print nor wait for a lock of this process.
 
     Yields:
-        A list, empty until the first signal is appended to it.
+        A value that is set by the first signal.
     """
-    received: list[int] = []
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield stop
         return
 
     def receive(number: int, _frame: FrameType | None) -> None:
-        if received:
-            if end is not None:
-                end(number)
+        if stop.is_set():
+            end()
             os._exit(128 + number)
-        received.append(number)
+        stop.number = number
         leave_terminal(number)
-        stop(number)
+        if announce:
+            # Streams may be in use: they cannot be written to in the handler of a signal.
+            with suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
 
     before = {number: signal.signal(number, receive) for number in ending_signals()}
     try:
-        yield received
+        yield stop
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)

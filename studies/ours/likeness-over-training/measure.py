@@ -35,11 +35,13 @@ from qkvary.storage.environment import machine
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.catalog import load_study
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.language import LanguageTask
+from qkvary.text.progress_line import say
 
 STUDY = "likeness-over-training"
 FOLDER = "likeness"
@@ -232,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     study, store = load_study(given.study, given.protocol), Store(given.out)
-    summary = run_study(study, store, RunnerOptions(workers=given.workers))
+    summary = StudyRunner(study, store, executor=LocalExecutor(given.workers), say=say).run()
     if summary.missing or summary.failed or summary.diverged:
         parser.error(f"expected all {len(study.cells())} runs, got {summary.done}")
     found = measure_study(study, store)

@@ -27,9 +27,11 @@ from qkvary.storage.environment import machine, now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.catalog import load_study
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
+from qkvary.text.progress_line import say
 from qkvary.training.config import NUMERICS_VERSION
 
 HERE = Path(__file__).resolve().parent
@@ -166,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study, store = load_study(given.study), Store(given.out)
     if given.windows < 1 or not all(setting.keep_networks for setting in study.settings):
         parser.error("expected windows from 1, and a study that keeps its networks")
-    runs = run_study(study, store, RunnerOptions(workers=given.workers))
+    runs = StudyRunner(study, store, executor=LocalExecutor(given.workers), say=say).run()
     if runs.exit_code or runs.missing or runs.failed or runs.diverged:
         parser.error(f"expected {runs.planned} trained networks, got {runs.done}")
     files = scale_files(measure_study(study, store, windows=given.windows))

@@ -35,10 +35,12 @@ from qkvary.inference.requests import Request, Sampling
 from qkvary.storage.durable import atomic_write_file
 from qkvary.storage.errors import UsageError
 from qkvary.studies.records import Record
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.text.progress_line import say
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 TEXT_SHA256 = "5352b299dcb1a32898b2d779b145b5a05f3e1265953fd21c264c9f9f9c9ae33d"
@@ -250,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = prepare_text(given.text, given.out / "data")
     study = make_study(data)
     store = Store(given.out)
-    runs = run_study(study, store, RunnerOptions(workers=1))
+    runs = StudyRunner(study, store, executor=LocalExecutor(1), say=say).run()
     if runs.exit_code or runs.done != runs.planned:
         parser.error(f"expected {runs.planned} trained networks, got {runs.done}")
     models = [store_model(store, cell, data, given.to) for cell in study.cells()]

@@ -35,9 +35,11 @@ from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.studies.results.statistics import rank_correlation
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.text import numbers
+from qkvary.text.progress_line import say
 
 FOLDER = Path(__file__).parent
 TEMPLATE = "page.template"
@@ -386,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         torch.set_num_threads(1)
         store = Store(given.out)
-        run_study(STUDY, store, RunnerOptions(workers=given.workers))
+        StudyRunner(STUDY, store, executor=LocalExecutor(given.workers), say=say).run()
         residuals = residual_table(find_residuals())
         measured = (theorem_table(store), refusal_table(store), residuals)
     tables = (*measured, ranking_table(rank_settings(FOLDER.parents[1])))

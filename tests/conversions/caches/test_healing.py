@@ -1,7 +1,6 @@
 """Healing: attention alone learns, the divergence falls, and a stopped run resumes bit for bit."""
 
-import itertools
-from collections.abc import Callable
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from qkvary.conversions.caches.healing import (
     heal,
 )
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import Stop
 from qkvary.storage.errors import StoppedError
 from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
 
@@ -41,10 +41,16 @@ def test_divergence_and_loss_are_those_of_probabilities() -> None:
     assert loss == pytest.approx(float(F.nll_loss(old[:, :-1].mT, TOKENS[:, 1:])), rel=1e-5)
 
 
-def stop_after(asked: int) -> Callable[[], bool]:
-    """A signal in the second step, which a checkpoint of the first one precedes."""
-    answers = itertools.chain([False] * asked, itertools.repeat(True))
-    return lambda: next(answers)
+class StopAfter(Stop):
+    """A signal that comes after it was asked for some times."""
+
+    def __init__(self, asked: int) -> None:
+        super().__init__(signal.SIGTERM)
+        self.left = asked
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
 
 
 def same(one: LanguageModel, other: LanguageModel) -> bool:
@@ -60,8 +66,10 @@ def test_attention_alone_learns_and_a_stopped_run_resumes_bit_for_bit(tmp_path: 
     for name, value in whole.state_dict().items():
         assert torch.equal(MADE.state_dict()[name], kept[name])
         assert torch.equal(value, kept[name]) == (".attention." not in name)
-    with pytest.raises(StoppedError):
-        heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3, stop=stop_after(12))
+    # A signal in the second step, which a checkpoint of the first one precedes.
+    with pytest.raises(StoppedError) as stopped:
+        heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3, stop=StopAfter(12))
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert list((tmp_path / "parts" / "checkpoints").iterdir())
     assert same(heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3), whole)
 

@@ -20,8 +20,8 @@ def guess_of(setting: Setting) -> float:
 def test_a_solver_that_recalls_nothing_knows_positions() -> None:
     for setting in load_study("recall-quick").settings:
         guess = guess_of(setting)
-        assert f" scores {1 / 4:g}. " in setting.note
-        assert f" scores {guess:.3f}." in setting.note
+        assert f" scores {1 / 4:g} if " in setting.note
+        assert f" scores {guess:.3f} if " in setting.note
     (setting,) = load_study("authors-quick").settings
     assert guess_of(setting) == 0.25
     assert " scores 0.25" in setting.note
@@ -32,7 +32,7 @@ def test_the_positional_floor_is_what_a_table_of_positions_scores(length: int, p
     task = RecallTaskConfig(length=length, pairs=pairs)
     expected = score_positions(length, pairs, task.power)
     assert POSITIONAL_FLOORS[length, pairs] == round(expected, 3)
-    assert f"at the query's position scores {expected:.3f}." in recall_floor(task)
+    assert f"It scores {expected:.3f} if it answers" in recall_floor(task)
     # A table of the likeliest pair of each position, counted in some sequences, scored in others.
     counted, scored = (
         draw_recall(

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ from qkvary.storage.durable import read_note
 from qkvary.studies.running import runner
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.executors.local import LocalExecutor
+from qkvary.studies.running.runner import StudyRunner
 from qkvary.studies.running.store import LOCK_NAME, Store
+from qkvary.text.progress_line import Display
 from tests.storage.damage import trials
 from tests.studies.toy_study import (
     check_equal,
     end_runner,
     ends,
     leftovers,
-    options,
     run_toy,
     start_runner,
     starts,
@@ -57,12 +59,17 @@ def test_every_run_is_made_once_and_never_again(root: Path) -> None:
 def test_progress_is_a_line_and_a_failed_run_is_said_at_once(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Outside a terminal one line of progress appears at once; runs may fail before it does."""
-    run_toy(toy_study([0, RAISES]), root, quiet=False)
-    lines = capsys.readouterr().err.splitlines()
-    shown = [line for line in lines if re.match("[0-3] of 4 runs", line)]
-    failed = [line for line in lines if "failed, RuntimeError: the run went wrong" in line]
-    assert (len(shown), len(failed), len(lines)) == (1, 2, 3)
+    """Nothing is printed unless the caller asks for it."""
+    said, shown = list[str](), list[tuple[int, int, str]]()
+
+    def show_progress(what: str, unit: str) -> Display:
+        assert (what, unit) == ("running", "runs")
+        return nullcontext(lambda *values: shown.append(values))
+
+    run_toy(toy_study([0, RAISES]), root, say=said.append, show_progress=show_progress)
+    assert len(said) == 2
+    assert all("failed, RuntimeError: the run went wrong" in line for line in said)
+    assert {total for _, total, _ in shown} == {4}
     run_toy(toy_study([1, RAISES]), root)
     assert capsys.readouterr().err == ""
 
@@ -78,7 +85,7 @@ def test_results_are_published_while_runs_remain(
     def publish() -> None:
         done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
 
-    assert run_study(study, store, options(1), publish=publish).exit_code == 0
+    assert run_toy(study, root, 1, publish=publish).exit_code == 0
     # A run may have been written when the one before it is announced.
     assert done == sorted(done)
     assert len(done) < 6
@@ -87,12 +94,11 @@ def test_results_are_published_while_runs_remain(
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
-    """The exit code is set only with ``strict``, and what failed is made again on request."""
+    """What failed is made again on request."""
     study = toy_study([0, RAISES, DIVERGES, TALKS])
     summary = run_toy(study, root)
     assert (summary.done, summary.failed, summary.diverged, summary.missing) == (4, 2, 2, 0)
     assert summary.exit_code == 0
-    assert run_toy(study, root, strict=True).exit_code == 1
     records = [Store(root / "runs").record(cell.run_key) for cell in study.cells()]
     messages = {record.message for record in records if record and record.status == "failed"}
     (message,) = messages
@@ -147,9 +153,8 @@ def test_started_workers_make_every_run(root: Path) -> None:
 def test_workers_that_never_come_to_life_end_the_study(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = RunnerOptions(workers=2, quiet=True)
     monkeypatch.setattr(local, "WORKER", "tests.studies.absent")
-    summary = run_study(toy_study([0, 1]), Store(root / "runs"), options)
+    summary = StudyRunner(toy_study([0, 1]), Store(root / "runs"), executor=LocalExecutor(2)).run()
     assert summary.exit_code == 4
     assert "exit code 1" in summary.message
     assert "No module named" in summary.message

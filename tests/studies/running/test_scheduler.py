@@ -7,24 +7,19 @@ import pytest
 
 from qkvary.studies.records import Status, make_record
 from qkvary.studies.running import runner
-from qkvary.studies.running.runner import PUBLISH_SECONDS, Scheduler
+from qkvary.studies.running.runner import PUBLISH_SECONDS, StudyRunner
 from qkvary.studies.running.store import Store
-from tests.studies.toy_study import options, toy_study
+from tests.studies.toy_study import toy_study
 
 
-def test_the_line_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Scheduler(toy_study(range(6)), Store(tmp_path), options())
-    monkeypatch.setattr(runner.time, "monotonic", lambda: shown.began + 12.0)
+def test_the_line_of_a_study(tmp_path: Path) -> None:
+    shown = StudyRunner(toy_study(range(6)), Store(tmp_path))
+    assert shown.describe_runs() == ""
     statuses: tuple[Status, ...] = ("done", "done", "failed", "failed", "diverged")
     for (key, cell), status in zip(shown.cells.items(), statuses, strict=False):
         shown.records[key] = make_record(cell, status=status, started="")
-        del shown.left[key]
-    assert shown.describe_progress() == "5 of 12 runs, 2 failed, 1 diverged"
-    # One of the five was done before.
-    shown.executed, shown.last = 4, "a run: done"
-    assert shown.describe_progress() == (
-        "5 of 12 runs, 2 failed, 1 diverged, 20.0 runs/min, 21 s left; last: a run: done"
-    )
+    shown.last = "a run: done"
+    assert shown.describe_runs() == "2 failed, 1 diverged, last: a run: done"
 
 
 def test_new_results_are_published_now_and_then(
@@ -41,7 +36,7 @@ def test_new_results_are_published_now_and_then(
         return "page"
 
     study = toy_study(range(400))
-    shown = Scheduler(study, Store(tmp_path), options(), write)
+    shown = StudyRunner(study, Store(tmp_path), publish=write)
     cells = iter(shown.cells.items())
     while clock[0] < 1800:
         clock[0] += 1.0

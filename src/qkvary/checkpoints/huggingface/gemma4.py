@@ -249,7 +249,7 @@ def _find_text_model(model: nn.Module) -> nn.Module:
         if _attentions(module):
             return module
     raise ValueError(
-        f"expected a Gemma 4 with attention_k_eq_v, got {type(model).__name__}, which has no "
+        f"expected a Gemma 4 model with attention_k_eq_v, got {type(model).__name__}, which has no "
         "layers that share key and value"
     )
 
@@ -293,8 +293,8 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(
-                f"expected partially rotated keys for layout {layout}, got "
-                f"{2 * angles} of {attention.head_dim} channels; choices: rotate when read"
+                f"expected keys with unrotated channels for the layout {layout!r}, got keys with "
+                f"{2 * angles} of {attention.head_dim} channels rotated; choices: rotate when read"
             )
         makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)
     return makers

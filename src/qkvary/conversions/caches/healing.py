@@ -5,8 +5,6 @@ Attention is trained; everything else stays as it was.
 """
 
 import hashlib
-import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, cast
@@ -23,6 +21,7 @@ from qkvary.conversions.caches.divergence import Comparison, divergence_sum
 from qkvary.data.rows import rows_of_step
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import make_directory
+from qkvary.storage.environment import NEVER, Stop
 from qkvary.storage.errors import DivergedError, StoppedError
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.config_parts import digest
@@ -153,7 +152,7 @@ def heal(
     seed: int = 0,
     learning_rate: float | None = None,
     precision: Precision = "full",
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = NEVER,
 ) -> LanguageModel:
     """Return the healed network.
 
@@ -191,9 +190,9 @@ def heal(
         dtype="float64" if dtype == torch.float64 else "float32",
     )
     make_directory(directory)
-    outcome = train(run, task, directory, stop=stop)
+    outcome = train(run, task, directory, stop=stop.is_set)
     if outcome.status == "diverged":
         raise DivergedError(f"healing diverged: {outcome.message}; try a smaller --learning-rate")
     if outcome.status == "stopped":
-        raise StoppedError(signal.SIGINT)
+        raise StoppedError(stop.number)
     return cast("LanguageModel", outcome.network)

@@ -19,6 +19,7 @@ from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import NEVER, Stop
 from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
@@ -128,7 +129,7 @@ def run_stages(
     healing: Path | None = None,
     show_progress: ShowProgress = no_progress,
     on_stage: Callable[[Stage], None] = lambda _stage: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = NEVER,
 ) -> SmallerCache:
     """Return a converted copy of a network, healed if the plan says so.
 
@@ -140,7 +141,7 @@ def run_stages(
             resumes; needed if the plan has tokens to heal with.
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next stage begins.
-        stop: Called before each step of a distillation; returns whether to stop.
+        stop: Set by a signal; a distillation then stops before its next step.
 
     Raises:
         UsageError: if the network cannot be converted to this size.

@@ -1,1 +1,1 @@
-"""Paper 2, "Key-Value Transformer" (Borji 2023). Its public code is used by paper 1 too."""
+"""Paper 2, "Key-Value Transformer" (Borji 2023). Paper 1 uses the same public code."""

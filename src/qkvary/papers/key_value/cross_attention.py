@@ -2,8 +2,9 @@
 
 This cross attention has three projections. It has the 2D position encoding ``+`` if self-attention
 has it. If self-attention shares query and key, the public code uses the same kind of layer for
-cross attention. That layer takes equally long inputs for self-attention: if padded source and
-target are equally long, the key is also the query, and the output does not depend on the target.
+cross attention. That layer treats two inputs of equal length as self-attention: if padded source
+and target are equally long, it uses the key as the query, so the output does not depend on the
+target.
 """
 
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Networks and training settings of the papers' experiments, from text or code. Torch-free."""
+"""Networks and training settings of the papers' experiments, as in text or code. Torch-free."""
 
 from collections.abc import Mapping
 
@@ -84,7 +84,7 @@ def synthetic_network(
 def synthetic_training(
     *, steps: int, batch_size: int, evaluate_every: int, learning_rate: float = 1e-3
 ) -> TrainingConfig:
-    """Return a training with Adam, a cosine schedule, 5 warm-up steps and clipping at norm 5.
+    """Return a configuration with Adam, a cosine schedule, 5 warm-up steps and clipping at norm 5.
 
     Source: paper 2, section 3.1, and its code.
     """
@@ -226,7 +226,7 @@ def number_network(context: int) -> LanguageModelConfig:
 
 
 def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
-    """Return 15 epochs of Adam with fastai's one-cycle schedule (``fit_one_cycle``).
+    """Return a configuration of 15 epochs, with Adam and fastai's schedule ``fit_one_cycle``.
 
     Weight decay is decoupled and exempts biases and norms.
 

@@ -1,4 +1,4 @@
-"""Networks and training of set anomaly: finding the odd image in a set. Torch-free."""
+"""Networks and training for finding the odd image in a set (set anomaly). Torch-free."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def set_network(
 def set_training(
     *, steps: int, evaluate_every: int, learning_rate: float, test_at: TestAt
 ) -> TrainingConfig:
-    """Return a training with Adam, a cosine schedule, 100 warm-up steps and clipping at norm 2."""
+    """Return a configuration: Adam, a cosine schedule, 100 warm-up steps, clipping at norm 2."""
     return TrainingConfig(
         steps=steps,
         batch_size=SETS_PER_STEP,
@@ -51,7 +51,7 @@ def set_training(
 
 
 def published_grid(order: AnomalyOrder) -> tuple[Setting, ...]:
-    """Return the published settings: widths 256, 512, layers 2, 4, heads 2, 4; 20 epochs."""
+    """Return the published settings: widths 256 and 512, 2 or 4 layers and heads, 20 epochs."""
     task = AnomalyTaskConfig(features="cifar100-resnet34", order=order)
     per_epoch = 45_000 // SETS_PER_STEP
     return tuple(

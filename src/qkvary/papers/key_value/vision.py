@@ -185,9 +185,10 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published numbers next to ours are averages over 48 configurations, most of them larger, "
-        "that were trained longer and tested at their best epoch on the test images. The study "
-        "vision-published-part trains one of these configurations on MNIST as published."
+        " The published numbers next to ours are averages over 48 configurations. These were "
+        "trained longer and tested at their best epoch on the test images, and most of them are "
+        "larger. The study vision-published-part trains one of these configurations on MNIST as "
+        "published."
     )
     another = (
         f" {images.title} are only a part of a data set, so no published number is compared with "

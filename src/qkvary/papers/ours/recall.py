@@ -29,7 +29,7 @@ default ``power`` of the distribution of distances."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels, each label with linear attention, and QKV and Q-K=V with SOFT."""
+    """Return the labels, the same labels with linear attention, and QKV and Q-K=V with SOFT."""
     linear, other = CORES
     return (
         *labels,
@@ -97,9 +97,9 @@ def recall_floor(task: RecallTaskConfig) -> str:
     """Return a sentence on the scores of solvers that do not recall."""
     floor = POSITIONAL_FLOORS[task.length, task.pairs]
     return (
-        "Without recall, always answering with the value of one fixed pair, such as the first, "
-        f"scores {1 / task.pairs:g}. Answering with the value of the pair that is most likely at "
-        f"the query's position scores {floor:g}."
+        f"A solver that does not recall scores {1 / task.pairs:g} if it always answers with the "
+        f"value of one fixed pair, such as the first. It scores {floor:g} if it answers with the "
+        "value of the pair that is most likely at the query's position."
     )
 
 

@@ -45,7 +45,7 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Return paper 1's network with 2 layers and no dropout, because no example is repeated.
+    """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
 
     Positions are not added to embeddings, but are part of variants such as ``QKV@rotary``. The
     initial weights are three times as large as in paper 1. With smaller weights, chance decides
@@ -96,7 +96,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
-    """Return a setting that trains on rows of novels; ``more`` are further fields of it."""
+    """Return a setting that trains on rows of novels; ``more`` sets other fields."""
     context = network.max_tokens
     return Setting(
         name=name,
@@ -141,11 +141,11 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
         )
         hours = preset.tokens / (plan.tokens_per_second or 1.0) / 3_600
         parts.append(
-            f"{name} {hours:,.2g} hours per run ({preset.tokens / 1e9:.1f} billion tokens) and "
-            f"{hours * networks * seeds:,.0f} hours for all runs"
+            f"{name} takes {hours:,.2g} hours per run ({preset.tokens / 1e9:.1f} billion tokens) "
+            f"and {hours * networks * seeds:,.0f} hours for all runs"
         )
     return (
-        f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. "
-        f"Estimates for one {device.title} at {100 * UTILIZATION:g} % of its peak FLOP/s, which "
-        f"the smallest networks do not reach: {'; '.join(parts)}."
+        f"At usual sizes, the same {networks} networks with {seeds} seeds would take longer. "
+        f"On one {device.title} at {100 * UTILIZATION:g} % of its peak FLOP/s, a rate that the "
+        f"smallest networks do not reach, the estimates are: {'; '.join(parts)}."
     )

@@ -1,4 +1,4 @@
-"""What the studies that ask why sharing works have in common: a small network in two sizes.
+"""The small network, in two sizes, of the studies that ask why sharing works.
 
 Torch-free.
 """
@@ -59,7 +59,7 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting on the bytes of novels with a separate table.
+    """Return a setting that trains on the bytes of novels and has a separate table.
 
     Without ``variants``, the setting has all variants of the study.
     """
@@ -104,7 +104,7 @@ def why_study(
     limits: tuple[str, ...] = (),
     positions: str = "rotary positions on all channels",
 ) -> Study:
-    """Return a study of one size with five seeds, whose baseline is the first variant."""
+    """Return a study of one size with five seeds; the baseline is the first variant."""
     own = (
         f"These are networks of {size.num_layers} layers of {size.d_model} channels, trained on "
         f"only {size.steps * POSITIONS_PER_STEP:,} bytes in rows of {size.context}. All networks "

@@ -27,7 +27,7 @@ def _layer(label: str, heads: int = _HEADS) -> AttentionConfig:
 
 
 def _saved(label: str, count: Callable[[str], int]) -> float:
-    """Return by how many percent a variant needs less than QKV of what ``count`` counts."""
+    """Return the percentage that a variant saves, compared with QKV, of what ``count`` counts."""
     return 100 * (1 - count(label) / count("QKV"))
 
 
@@ -55,7 +55,7 @@ def _parameters(figure: PublishedFigure) -> Derivation:
     ]
     if label == "GQA-4":
         half = _saved("GQA-8", _count_all)
-        alternatives.append(Alternative(value=half, convention=f"{whole}, 8 of 16 KV heads"))
+        alternatives.append(Alternative(value=half, convention=f"{whole} and 8 of 16 KV heads"))
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
@@ -79,7 +79,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
             formula="query heads / KV heads",
             convention=(
                 "the largest number of query heads per KV head in the published networks that "
-                "this package knows, Llama 3.1 405B"
+                "this package knows, which is that of Llama 3.1 405B"
             ),
             others=(
                 Alternative(
@@ -100,7 +100,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
             "give the number of heads."
         )
         if label == "MQA"
-        else "The layer input alone can be cached, which halves the cache: A (X Wv) = (A X) Wv."
+        else "If only the layer input is cached, the cache is half as large: A (X Wv) = (A X) Wv."
         if label == "Q-I-V"
         else "",
     )

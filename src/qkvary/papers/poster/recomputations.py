@@ -81,7 +81,7 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
     "steps at 300M": lambda: derive_steps(RUN_300M),
     "steps at 1.2B": lambda: derive_steps(
         RUN_1200M,
-        "The two numbers differ by two steps, which does not matter: the paper reports step 7,500.",
+        "The difference of two steps does not matter, because the paper reports step 7,500.",
     ),
     "tokens at 300M (billions)": lambda: derive_tokens(
         RUN_300M,

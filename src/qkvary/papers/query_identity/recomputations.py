@@ -77,7 +77,7 @@ def _score_ratio() -> Derivation:
         value=1 / (std * math.sqrt(width)),
         formula="1 / (0.02 x sqrt(768))",
         convention="normed layer inputs, weights with standard deviation 0.02",
-        note="The divisor depends on width and initialisation: 1.8 here, rounded to 2.",
+        note="The divisor depends on width and initialisation. Here it is 1.8, which rounds to 2.",
     )
 
 

@@ -103,7 +103,7 @@ def _nearly_hundred() -> Derivation:
         times,
         slips=(),
         holds=float(times.value) >= 90,
-        note="The same section gives the factor as 67, a number that results from mixing units.",
+        note="The same section also says 67 times, a number that results from mixing units.",
     )
 
 
@@ -121,7 +121,7 @@ def _serving() -> Rows:
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
-            note="At most half of the cost is saved, namely when caches fill all of the memory.",
+            note="At most half of the cost is saved, and only if caches fill all of the memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
         "cache reduction of Q-GQA-g": _reduction_formula,
@@ -166,7 +166,7 @@ def _reduction_formula() -> Derivation:
         value="1 - g/(2H)",
         formula="one tensor of g KV heads against two of H heads",
         note=(
-            "The published formula and the true one agree where g^2 = H, for example with 16 heads "
+            "The published formula and the true one agree if g^2 = H, for example with 16 heads "
             "and 4 KV heads. For 32 heads and 8 KV heads, the published formula gives "
             f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the published formula "
             "always gives 50 %."
@@ -239,7 +239,7 @@ def _gains_shrink() -> Derivation:
         formula="MACs saved by Q-K=V / MACs of QKV",
         convention="every pair of tokens counted",
         holds=last > first,
-        note="Attention's share grows, but the projections' part in it shrinks.",
+        note="The share of attention grows, but the projections' share of attention shrinks.",
     )
 
 
@@ -361,7 +361,7 @@ def _runs() -> Rows:
             derive_tokens(RUN_1200M, 7_500)
         ),
         "training tokens of the 1.2B network, caption of Table 10 (billions of tokens)": lambda: (
-            derive_tokens(RUN_1200M, 7_500, "The section and Figure 11 say 8.85.")
+            derive_tokens(RUN_1200M, 7_500, "Section 3.3 and Figure 11 say 8.85.")
         ),
         "tasks": lambda: Derivation(value=5 + 6 + 1, formula="5 synthetic + 6 vision + 1 language"),
         "variants trained on TinyImageNet": _tiny_imagenet,

@@ -33,13 +33,13 @@ to a perfect score."""
 _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
 _PAIRING = (
-    "Differences are paired: a variant and the baseline in the same setting with the same seed. "
-    "Over several settings, the differences are averaged for each seed first: the seeds are the "
-    "independent units."
+    "Differences are paired: each compares a variant with the baseline in the same setting with "
+    "the same seed. Over several settings, the differences are averaged for each seed first, "
+    "because the seeds are the independent units."
 )
 _STEPS = (
-    "In the steps to solve, a run that did not solve the task enters with its number of training "
-    "steps (restricted mean). The share of solved runs has a Wilson interval."
+    "In means of the steps to solve, a run that did not solve the task counts with all its "
+    "training steps (restricted mean). The share of solved runs has a Wilson interval."
 )
 _SPREAD = (
     "The spread over seeds is the sample standard deviation within settings; the spread over "
@@ -271,6 +271,6 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
         yield (
             f"In {setting.name} every variant has about as many parameters as {study.baseline} "
             f"({network_parameters(target).total:,} with a feed-forward width of "
-            f"{target.block.d_ff:,}). The feed-forward widths of the other variants: "
+            f"{target.block.d_ff:,}). The other variants have these feed-forward widths: "
             f"{given}."
         )

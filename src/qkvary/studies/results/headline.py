@@ -152,7 +152,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
         if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
-        parts.append(f"{listed(_names(same))}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_names(same))} had the result of {baseline} in every pair")
     parts += _list_costs(table, baseline)
     ranges = [
         f"{name} (from {_round_up(_most(gaps, not higher))}{'' if index else unit} better "

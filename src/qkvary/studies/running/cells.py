@@ -28,8 +28,6 @@ from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
 RUNNER_GONE = threading.Event()
 """Set in a worker when its runner has ended."""
-TERMINATED = threading.Event()
-"""Set when a signal ends a task of this process; a worker then takes no other task."""
 COPIES_NAME = "logs"
 """The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
@@ -131,7 +129,7 @@ def execute_cell(
                 result = result or attempt()
             except NoValidCheckpointError as error:
                 if claim is None or not options.records_failures:
-                    advice = f"move {directory} away to start again"
+                    advice = f"move {directory} away to start the run again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 moved = f"the run starts again, and the damaged files are in {claim.restart()}"
                 _warn(callbacks, f"{error}; {moved}")

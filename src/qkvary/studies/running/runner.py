@@ -13,21 +13,17 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from qkvary.storage.durable import make_directory
-from qkvary.storage.environment import STOPPING, stop_in_order, usable_cores
+from qkvary.storage.environment import Stop, stop_in_order
 from qkvary.storage.errors import BusyError, QkvaryError, ResourceError, UsageError
 from qkvary.storage.file_systems import find_file_system
-from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, CellOptions
+from qkvary.studies.running.cells import DEFAULT_OPTIONS, MAX_CRASHES, CellEnd, CellOptions
 from qkvary.studies.running.executors.contract import Executor, TaskEnd, WorkerTask
 from qkvary.studies.running.executors.local import LocalExecutor, WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
-from qkvary.text.names import count
-from qkvary.text.numbers import duration
-from qkvary.text.progress_line import ProgressLine, say
-from qkvary.training.trackers import TrackerName, require_tracker
+from qkvary.text.progress_line import ShowProgress, ignore, no_progress
 
 TRAINER = "qkvary.studies.running.training"
 POLL_SECONDS = 0.25
@@ -42,32 +38,6 @@ PUBLISH_SECONDS = 20.0
 """Minimum number of seconds between two calls of ``publish``."""
 PUBLISH_SHARE = 0.05
 """Maximum share of the time that may be spent in ``publish``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerOptions:
-    """Options of the runner; they do not affect results."""
-
-    workers: int | None = None
-    """Worker processes; None for one per usable core."""
-    strict: bool = False
-    """Whether failed and diverged runs set the exit code to 1."""
-    retry_failed: bool = False
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    quiet: bool = False
-    """Whether to print no progress and no messages."""
-    trainer: str = TRAINER
-    """The module whose ``train_cell`` trains a run."""
-    tracker: TrackerName | None = None
-    """The tracker that gets a copy of the logs; None for none."""
-    executor: Executor | None = None
-    """Where the runs execute; None for worker processes of this machine."""
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
-        if self.tracker is not None:
-            require_tracker(self.tracker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,63 +59,45 @@ class RunSummary:
     notes: tuple[str, ...] = ()
 
 
-def run_study(
-    study: Study,
-    store: Store,
-    options: RunnerOptions | None = None,
-    *,
-    publish: Callable[[], str] | None = None,
-) -> RunSummary:
-    """Execute every run of ``study`` that is not done in ``store``.
-
-    On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills the
-    workers. ``publish`` shows the results so far, and returns a sentence to print or an empty text;
-    it is called when there are new results, at most every 20 seconds.
-    """
-    chosen = options or RunnerOptions()
-    scheduler = Scheduler(study, store, chosen, publish)
-    with stop_in_order(scheduler.interrupt, scheduler.kill):
-        scheduler.run()
-    counts = scheduler.count()
-    is_strict_failure = chosen.strict and (counts["failed"] or counts["diverged"])
-    is_stopped = scheduler.signal and scheduler.left
-    code = 128 + scheduler.signal if is_stopped else scheduler.exit_code
-    return RunSummary(
-        planned=len(scheduler.cells),
-        done=counts["done"],
-        failed=counts["failed"],
-        diverged=counts["diverged"],
-        missing=len(scheduler.left),
-        executed=scheduler.executed,
-        seconds=time.monotonic() - scheduler.began,
-        exit_code=code or (1 if is_strict_failure else 0),
-        message=scheduler.message,
-        notes=tuple(scheduler.notes),
-    )
-
-
-class Scheduler:
-    """Submits the runs of one ``run_study`` call to an executor, and records how each ended."""
+class StudyRunner:
+    """Submits the runs of a study to an executor, and records how each ended."""
 
     def __init__(
         self,
         study: Study,
         store: Store,
-        options: RunnerOptions,
+        *,
+        executor: Executor | None = None,
+        retry_failed: bool = False,
+        options: CellOptions = DEFAULT_OPTIONS,
+        trainer: str = TRAINER,
+        say: Callable[[str], None] = ignore,
+        show_progress: ShowProgress = no_progress,
+        announces_stop: bool = False,
         publish: Callable[[], str] | None = None,
     ) -> None:
-        """Count all runs as remaining."""
-        self.store, self.options = store, options
-        self.executor = options.executor or LocalExecutor(options.workers or usable_cores())
+        """Count all runs as remaining.
+
+        Args:
+            study: The study to run.
+            store: The folder of the runs; other runners may work in it at the same time.
+            executor: Executor of the runs; None for one worker process per usable core.
+            retry_failed: Whether failed runs are run again.
+            options: Options of the runs; the project is the study's name.
+            trainer: The module whose ``train_cell`` trains a run.
+            say: Prints a message.
+            show_progress: Opens a progress display.
+            announces_stop: Whether the first signal prints that the study is stopping.
+            publish: Shows the results so far, and returns a sentence to print or an empty text. It
+                is called when there are new results, at most every 20 seconds.
+        """
+        self.store, self.retry_failed = store, retry_failed
+        self.executor = executor or LocalExecutor()
         self.task = WorkerTask(
             store=store.path.absolute(),
             cells=(),
-            options=CellOptions(
-                checkpoint_seconds=options.checkpoint_seconds,
-                tracker=options.tracker,
-                project=study.name,
-            ),
-            trainer=options.trainer,
+            options=replace(options, project=study.name),
+            trainer=trainer,
         )
         """The task that each submitted task copies, with its own runs."""
         self.cells = study.runs()
@@ -166,7 +118,8 @@ class Scheduler:
         self.lost: Counter[tuple[str, int]] = Counter()
         """Number of tasks that were lost while a run had reached a step."""
         self.notes: list[str] = []
-        self.signal = self.exit_code = 0
+        self.stop = Stop()
+        self.exit_code = 0
         self.message = ""
         self.records: dict[str, Record] = {}
         """The records of the runs that have ended."""
@@ -175,12 +128,16 @@ class Scheduler:
         self.last = ""
         """The result of the last run that was done."""
         self.began = time.monotonic()
+        self._say, self._show_progress, self._announces_stop = say, show_progress, announces_stop
         self._publish, self._published = publish, 0
         self._next_publication = self.began + PUBLISH_SECONDS
-        self._line = ProgressLine()
 
-    def run(self) -> None:
-        """Execute all remaining runs, until a signal or an error ends the study."""
+    def run(self) -> RunSummary:
+        """Execute every run of the study that is not done in the store.
+
+        On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills
+        the workers.
+        """
         executor = self.executor
         try:
             self._find_open_runs()
@@ -188,16 +145,19 @@ class Scheduler:
             make_directory(self.store.path)
             if executor.is_remote and (file_system := find_file_system(self.store.path)):
                 self._note(file_system.lock_problem or "")
-            self._submit(self.left)
-            while self.left and not self.is_ending:
-                self._settle(POLL_SECONDS)
-                self._look_at_waiting()
-                if self.left and not self.is_ending:
-                    self.publish()
-                    if not self.options.quiet:
-                        self._line.show(self.describe_progress)
-            if self.is_ending:
-                self._stop()
+            with (
+                stop_in_order(announce=self._announces_stop, end=self.kill) as self.stop,
+                self._show_progress("running", "runs") as show,
+            ):
+                self._submit(self.left)
+                while self.left and not self.is_ending:
+                    self._settle(POLL_SECONDS)
+                    self._look_at_waiting()
+                    if self.left and not self.is_ending:
+                        self.publish()
+                        show(len(self.records), len(self.cells), self.describe_runs())
+                if self.is_ending:
+                    self._end_early()
         except BaseException:
             # The error that ended the study may also prevent cancelling its tasks.
             with suppress(Exception):
@@ -205,12 +165,29 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self._line.clear()
+        return self._summarise()
+
+    def _summarise(self) -> RunSummary:
+        counts = self.count()
+        is_stopped = self.stop.is_set() and self.left
+        code = 128 + self.stop.number if is_stopped else self.exit_code
+        return RunSummary(
+            planned=len(self.cells),
+            done=counts["done"],
+            failed=counts["failed"],
+            diverged=counts["diverged"],
+            missing=len(self.left),
+            executed=self.executed,
+            seconds=time.monotonic() - self.began,
+            exit_code=code,
+            message=self.message,
+            notes=tuple(self.notes),
+        )
 
     @property
     def is_ending(self) -> bool:
         """Whether a signal or an error ends the study early."""
-        return bool(self.signal or self.exit_code)
+        return self.stop.is_set() or bool(self.exit_code)
 
     def _find_open_runs(self) -> None:
         """Find the remaining runs; report and reopen damaged ones.
@@ -224,7 +201,7 @@ class Scheduler:
                 self._note(f"{cell.title}: {text}")
             if record is None:
                 continue
-            is_retried = self.options.retry_failed and record.status == "failed"
+            is_retried = self.retry_failed and record.status == "failed"
             if is_retried or self._lacks_network(cell, record):
                 self.again[key] = self.store.version(key) or 0
                 continue
@@ -378,18 +355,13 @@ class Scheduler:
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
-    def interrupt(self, number: int) -> None:
-        """End the study early after a signal."""
-        self.signal = number
-
-    def kill(self, _number: int) -> None:
+    def kill(self) -> None:
         """Kill the tasks; this does not count as a crash of their runs."""
         begun = self._find_running()
         # The process ends now, so errors of the scheduler no longer matter.
         with suppress(Exception):
             self.executor.kill()
         self._forget_deaths(begun)
-        self._line.clear()
 
     def _find_running(self) -> set[str]:
         """Return the submitted runs whose locks are held."""
@@ -407,9 +379,8 @@ class Scheduler:
                 if claim is not None:
                     claim.release()
 
-    def _stop(self) -> None:
+    def _end_early(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
-        self._say(STOPPING)
         begun = self._find_running()
         self.executor.stop()
         deadline = time.monotonic() + self.executor.stop_seconds
@@ -426,17 +397,11 @@ class Scheduler:
 
     # ---- messages
 
-    def describe_progress(self) -> str:
-        """Return the progress in one line; remaining runs count as long as earlier runs."""
+    def describe_runs(self) -> str:
+        """Return how many runs failed or diverged, and the result of the last one."""
         counts = self.count()
-        parts = [f"{len(self.records)} of {count(len(self.cells), 'run')}"]
-        parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
-        if self.executed:
-            seconds_per_run = (time.monotonic() - self.began) / self.executed
-            parts.append(f"{60.0 / seconds_per_run:.1f} runs/min")
-            parts.append(f"{duration(seconds_per_run * len(self.left), 2)} left")
-        text = ", ".join(parts)
-        return f"{text}; last: {self.last}" if self.last else text
+        parts = [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
+        return ", ".join([*parts, *([f"last: {self.last}"] if self.last else [])])
 
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""
@@ -462,10 +427,6 @@ class Scheduler:
         if text and not (once and text in self.notes):
             self.notes.append(text)
             self._say(text)
-
-    def _say(self, text: str) -> None:
-        if not self.options.quiet:
-            say(text)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qkvary.studies.running.executors.contract import Executor, TaskEnd, WorkerTask
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies.toy_study import TOY_WORKER
@@ -56,8 +56,8 @@ class Inline(Executor):
 
 
 def run_there(study: Study, root: Path, executor: Executor, **others: Any) -> RunSummary:
-    given = {"trainer": TOY_WORKER, "quiet": True, **others}
-    return run_study(study, Store(root / "runs"), RunnerOptions(executor=executor, **given))
+    given = {"trainer": TOY_WORKER, "executor": executor, **others}
+    return StudyRunner(study, Store(root / "runs"), **given).run()
 
 
 def trainer(patch: pytest.MonkeyPatch, train: Callable[..., Any]) -> str:

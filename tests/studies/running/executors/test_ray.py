@@ -13,7 +13,7 @@ import pytest
 
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
@@ -29,8 +29,8 @@ def run(cluster: Loopback, tmp_path: Path) -> Callable[..., RunSummary]:
 
     def run_there(study: Study, **chosen: Any) -> RunSummary:
         executor = RayExecutor(ClusterOptions(address=cluster.address, **chosen))
-        options = RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
-        return run_study(study, Store(tmp_path / "runs"), options)
+        store = Store(tmp_path / "runs")
+        return StudyRunner(study, store, executor=executor, trainer=TOY_WORKER).run()
 
     return run_there
 
@@ -102,7 +102,7 @@ def test_real_trainings_have_the_same_digests(
     monkeypatch.setenv("TOY_STEP_SECONDS", "0")
     for executor in (RayExecutor(ClusterOptions(address=cluster.address)), None):
         store = Store(tmp_path / str(executor is None))
-        assert run_study(study, store, RunnerOptions(executor=executor, quiet=True)).done == 2
+        assert StudyRunner(study, store, executor=executor).run().done == 2
         records = [store.record(cell.run_key) for cell in study.cells()]
         digests.append({record.state_sha256 for record in records if record})
     assert digests[0] == digests[1]

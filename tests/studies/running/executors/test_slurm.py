@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import ClusterOptions, WorkerTask
 from qkvary.studies.running.executors.slurm import FOLDER, SlurmExecutor
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.runner import RunSummary, StudyRunner
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
@@ -29,14 +30,19 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> RunnerOptions:
+def run(tmp_path: Path) -> Callable[[Study], RunSummary]:
     executor = SlurmExecutor(ClusterOptions(runs_per_job=5), tmp_path / "runs", cluster="local")
-    return RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
+
+    def run_there(study: Study) -> RunSummary:
+        store = Store(tmp_path / "runs")
+        return StudyRunner(study, store, executor=executor, trainer=TOY_WORKER).run()
+
+    return run_there
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR2])
 def test_a_study_whose_job_is_killed_or_preempted_equals_one_on_this_machine(
-    options: RunnerOptions, tmp_path: Path, number: signal.Signals
+    run: Callable[[Study], RunSummary], tmp_path: Path, number: signal.Signals
 ) -> None:
     """The runner resubmits a killed job; submitit requeues a preempted one."""
     study = toy_study(range(5))
@@ -45,7 +51,7 @@ def test_a_study_whose_job_is_killed_or_preempted_equals_one_on_this_machine(
         os.kill(int(toy_worker.executions(tmp_path)[-1][2]), number)
 
     killer = after(tmp_path, 4, signal_owner)
-    summary = run_study(study, Store(tmp_path / "runs"), options)
+    summary = run(study)
     killer.join()
     assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
     assert max(starts(tmp_path).values()) == 2
@@ -57,11 +63,8 @@ def test_a_study_whose_job_is_killed_or_preempted_equals_one_on_this_machine(
 
 
 def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
-    options: RunnerOptions, tmp_path: Path
+    run: Callable[[Study], RunSummary], tmp_path: Path
 ) -> None:
-    def run(study: Study) -> RunSummary:
-        return run_study(study, Store(tmp_path / "runs"), options)
-
     check_interrupted(run, toy_study(range(5), steps=60), tmp_path)
 
 

@@ -165,7 +165,7 @@ def test_what_was_submitted_is_cancelled_whatever_fails(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("no room for a note")
 
-    monkeypatch.setattr("qkvary.studies.running.runner.Scheduler._handle_end", fail)
+    monkeypatch.setattr("qkvary.studies.running.runner.StudyRunner._handle_end", fail)
     executor = Inline()
     with pytest.raises(RuntimeError, match="no room for a note"):
         run_there(toy_study([0]), root, executor)

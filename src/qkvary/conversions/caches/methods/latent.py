@@ -11,7 +11,10 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = "keys and values of all heads are made from one latent, stored with one rotated key"
+STATEMENT = (
+    "keys and values of all heads are computed from one latent, which is stored with one rotated "
+    "key"
+)
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

@@ -6,7 +6,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.methods import key_as_value
 
-STATEMENT = "the unrotated key times a matrix, fitted to the value by least squares"
+STATEMENT = "the unrotated key, times a matrix fitted by least squares, replaces the value"
 
 choose = key_as_value.choose
 

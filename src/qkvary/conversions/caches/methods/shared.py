@@ -13,7 +13,9 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one rotated key"
+STATEMENT = (
+    "key and value of each KV head are one tensor (K=V), and all heads share one rotated key"
+)
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

@@ -1,1 +1,1 @@
-"""Studies of paper 2's experiments, from its text or its code; each is named after its file."""
+"""Repeats paper 2's experiments from its text or its code; each study is named after its file."""

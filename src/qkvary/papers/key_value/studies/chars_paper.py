@@ -1,4 +1,4 @@
-"""Character generation as described in paper 2."""
+"""Trains character generation as described in the text of paper 2."""
 
 from qkvary.papers.key_value.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study
@@ -11,15 +11,19 @@ are combined."""
 
 STUDY = Study(
     name="chars-paper",
-    question="Do two projections learn characters as well as three within 1,000 iterations?",
+    question=(
+        "Within 1,000 iterations, do networks with two projections learn characters as well as "
+        "networks with three?"
+    ),
     description=(
         "Networks train on tiny Shakespeare as in the text of paper 2 (Key-Value Transformer): "
         "1,000 iterations, Adam at 5e-4, dropout 0.2, m = 20 channels of the 2D encoding (+), and "
-        "the loss over the entire held-out text. The paper lists contexts 8, 32, 64, widths 64, "
-        "192, heads 1, 4 and layers 1, 2, 3, 6. It trains four models, but does not say which "
-        "combinations they have. The four models of this study cover every listed value. The batch "
-        "size of 64 and the number of runs (two) are taken from the code. This study measures the "
-        "validation loss every 100 iterations; the paper measures it after every iteration."
+        "the loss over the entire held-out text. The paper lists contexts of 8, 32 and 64 "
+        "characters, widths 64 and 192, 1 or 4 heads, and 1, 2, 3 or 6 layers. It trains four "
+        "models, but does not say which combinations they have. The four models of this study "
+        "cover every listed value. The batch size of 64 and the number of runs (two) are taken "
+        "from the code. This study measures the validation loss every 100 iterations; the paper "
+        "measures it after every iteration."
     ),
     settings=tuple(
         Setting(

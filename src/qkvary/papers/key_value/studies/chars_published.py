@@ -1,4 +1,4 @@
-"""Character generation as in the code of paper 2."""
+"""Trains character generation as in the code of paper 2."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Number generation as in paper 2, whose text and public code have the same settings."""
+"""Trains number generation as in paper 2, whose text and public code have the same settings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,8 +40,8 @@ PROTOCOLS: Mapping[str, Study] = {
             "numbers?"
         ),
         description=(
-            _GRID + "Clean: all numbers are used, and of every ten windows the ninth is for "
-            "validation and the tenth for the test, so that every split has numbers of all "
+            _GRID + "In this clean version, all numbers are used. Of every ten windows, the ninth "
+            "is for validation and the tenth is for the test, so every split has numbers of all "
             "sizes. The published numbers next to ours were measured on the published "
             "split, not on this one."
         ),

@@ -1,4 +1,4 @@
-"""Number generation as in the public code of paper 2.
+"""Trains number generation as in the public code of paper 2.
 
 The study has the same runs as the study ``numbers-paper``, where text and code agree.
 """

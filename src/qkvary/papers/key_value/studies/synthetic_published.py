@@ -1,4 +1,4 @@
-"""The synthetic experiments in the configurations of the published averages."""
+"""Trains the synthetic tasks in the configurations that the published averages are over."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ STUDY = Study(
     question="Are the published averages over the synthetic tasks reproduced?",
     description=(
         "The study has the 16 configurations in the plotting notebook of paper 2 (Key-Value "
-        "Transformer): widths 64, 256, layers 2, 4, heads 2, 4, and lengths 64, 128. (For reverse "
-        "and sort, the notebook has three more configurations of unknown sizes.) Each "
+        "Transformer): widths 64 and 256, 2 or 4 layers, 2 or 4 heads, and lengths 64 and 128. "
+        "(For reverse and sort, the notebook has three more configurations of unknown sizes.) Each "
         "configuration is trained for two epochs of 50,000 sequences in three runs. All variants "
         "have equal hyper-parameters. Projections are initialized as published."
     ),
@@ -25,7 +25,7 @@ STUDY = Study(
 )
 HARDER = (
     "The published averages are over 16 or 19 configurations, and this study has only four of "
-    "them. The others have lengths of 128 or widths of 256, and two epochs do not solve long "
+    "them. The others have lengths of 128 or widths of 256, and two epochs are not enough for long "
     "sequences: with 128 digits, width 64, two layers and two heads, one run of QKV scores 0.110 "
     "on reverse and 0.106 on swap, while guessing scores 0.1. This is the likeliest reason why the "
     "scores here are above the published ones."
@@ -38,7 +38,7 @@ PROTOCOLS = {
         STUDY,
         name="synthetic-published-part",
         description=(
-            "The study has reverse and swap, the tasks on which variants differ, at width 64 and "
+            "The study trains on reverse and swap, on which variants differ, at width 64 and "
             "length 64. These are four of the 16 configurations in the plotting notebook of paper "
             "2. Each configuration is trained for two epochs of 50,000 sequences in three runs. "
             "All variants have equal hyper-parameters. Projections are initialized as published."

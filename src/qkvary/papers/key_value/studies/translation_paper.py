@@ -1,4 +1,4 @@
-"""Translation of Multi30k as in the text of paper 2."""
+"""Trains translation of Multi30k as in the text of paper 2."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Translation of Multi30k as in the code of paper 2, and with its mistakes repaired."""
+"""Trains translation of Multi30k as in paper 2's code, and with the code's mistakes corrected."""
 
 from dataclasses import replace
 

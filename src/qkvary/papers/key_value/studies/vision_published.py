@@ -1,4 +1,4 @@
-"""Image classification as in the code of paper 2, with its splits and with clean ones."""
+"""Trains image classification as in paper 2's code, with the code's splits and clean splits."""
 
 from dataclasses import replace
 
@@ -35,9 +35,9 @@ STUDY = Study(
     question="Are the published accuracies of image classification reproduced?",
     description=_WHAT
     + "As published, MNIST and FashionMNIST are validated on the test images, so the printed "
-    "accuracy is the best one on them. For CIFAR, 45,000 training and 5,000 validation images "
-    "are drawn independently, so nine of ten validation images are also training images. The "
-    "published draws have no seed; in this study, all runs have the same draw.",
+    "accuracy is the best accuracy on the test images. For CIFAR, 45,000 training and 5,000 "
+    "validation images are drawn independently, so nine of ten validation images are also training "
+    "images. The published draws have no seed; in this study, all runs have the same draw.",
     settings=_grid("as-published"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
@@ -53,7 +53,8 @@ PROTOCOLS = {
         STUDY,
         name="vision-published-clean",
         description=_WHAT
-        + "Clean: 5,000 training images are held out for validation, and nothing else is changed.",
+        + "In this clean version, 5,000 training images are held out for validation. Nothing else "
+        "is changed.",
         settings=_grid("clean"),
     ),
     "part": replace(

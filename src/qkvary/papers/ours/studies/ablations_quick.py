@@ -1,4 +1,4 @@
-"""Changes to attention scores that paper 1 mentions in addition to its variants."""
+"""Tests changes to attention scores that paper 1 mentions in addition to its variants."""
 
 from dataclasses import replace
 
@@ -51,8 +51,8 @@ _PLAIN = (
     replace(
         quick_sequences("swap", steps=400, learning_rate=2e-3),
         limits=_limits(
-            "Swap needs tokens at distance 8: with a window of 4, two layers reach only 6 "
-            "tokens back; with a stride of 4, one layer reaches 8."
+            "Swap needs tokens at distance 8. With a window of 4, two layers reach only 6 "
+            "tokens back; with a stride of 4, one layer reaches 8 tokens back."
         ),
     ),
     replace(
@@ -71,19 +71,19 @@ _PLAIN = (
 STUDY = Study(
     name="ablations-quick",
     question=(
-        "How do the score diagonal, the temperature, the attention core and the mask affect "
-        "shared projections?"
+        "How do the score diagonal, the temperature, the mask and replacements of the softmax "
+        "affect shared projections?"
     ),
     description=(
         "The study tests the options that paper 1 (Do Transformers Need Three Projections?) names "
-        "in addition to its variants, each with every variant that admits the option. The diagonal "
-        "of K K^T is divided by its mean or by its norm, either before the scores are scaled (as "
-        "in paper 1's listing) or after. The temperature is 1/2, 2, or annealed from 4 to 1 as "
-        "tau(t) = 4^(1 - t/S). The mask is a window of 4, a stride of 4, or both. Two cores "
-        "replace the softmax: SOFT's Gaussian kernel and SimA's l1 norms. (SOFT itself ties query "
-        "and key, so as published it is Q=K-V@soft.) The sizes are those of quickstart: swap of 16 "
-        "digits for 400 steps, and characters of tiny Shakespeare for 300 steps. All variants have "
-        "equal hyper-parameters."
+        "in addition to its variants. Each option is combined with every variant that allows it. "
+        "The diagonal of K K^T is divided by its mean or by its norm, either before the scores are "
+        "scaled (as in paper 1's listing) or after. The temperature is 1/2, 2, or annealed from 4 "
+        "to 1 over the S steps of training: tau(t) = 4^(1 - t/S). The mask is a window of 4, a "
+        "stride of 4, or both. The softmax has two replacements: SOFT's Gaussian kernel and SimA's "
+        "l1 norms. (SOFT itself ties query and key, so as published it is Q=K-V@soft.) The sizes "
+        "are those of quickstart: swap of 16 digits for 400 steps, and characters of tiny "
+        "Shakespeare for 300 steps. All variants have equal hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

@@ -9,7 +9,7 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.image_config import AnomalyOrder, AnomalyTaskConfig
 
 LAST = (
-    "Where the anomaly is always the last image, a network that knows positions can answer "
+    "If the anomaly is always the last image, a network that knows positions can answer "
     "without looking at the images. The setting with noise shows how accurate such answers are."
 )
 SMALL = (

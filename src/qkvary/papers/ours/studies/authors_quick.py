@@ -1,4 +1,4 @@
-"""Which of four authors wrote a few lines? A small bidirectional encoder of bytes."""
+"""A small bidirectional encoder of bytes that tells which of four authors wrote a few lines."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.papers.ours.recall import RECALL_VARIANTS

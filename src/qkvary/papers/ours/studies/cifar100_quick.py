@@ -1,4 +1,4 @@
-"""10,000 images of CIFAR-100 with a vision transformer that is trained in minutes."""
+"""Trains a vision transformer on 10,000 images of CIFAR-100 in minutes."""
 
 from qkvary.papers.key_value.vision import quick_protocols
 

@@ -1,4 +1,4 @@
-"""15,000 images of CIFAR-10 with a vision transformer that is trained in minutes."""
+"""Trains a vision transformer on 15,000 images of CIFAR-10 in minutes."""
 
 from qkvary.papers.key_value.vision import quick_protocols
 

@@ -1,4 +1,4 @@
-"""Networks stored during training, to see when keys and values become alike."""
+"""Stores networks during training, to see when keys and values become alike."""
 
 from dataclasses import replace
 

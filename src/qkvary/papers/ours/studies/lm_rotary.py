@@ -1,4 +1,4 @@
-"""Rotary positions with a projection shared by key and value: three choices of the value."""
+"""Compares three choices of the value if key and value share a projection and keys are rotated."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (

@@ -1,4 +1,4 @@
-"""The controls of ``lm-rotary``: rotated values that are not shared, and learned positions."""
+"""Trains the controls of ``lm-rotary``: rotated values of their own, and learned positions."""
 
 from dataclasses import replace
 

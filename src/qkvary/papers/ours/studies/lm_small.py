@@ -1,4 +1,4 @@
-"""Small language models: all variants of paper 1, and baselines of equal cache and size."""
+"""Compares all variants of paper 1 with baselines of equal cache and size, in small networks."""
 
 from qkvary.costs.parameters import network_parameters
 from qkvary.papers.ours.small_language_models import (

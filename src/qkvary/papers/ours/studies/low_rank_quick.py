@@ -1,11 +1,11 @@
-"""Low-rank keys and values, and the layer from the overview article's code."""
+"""Tests low-rank keys and values, and the layer from the overview article's code."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
 
 STUDY = Study(
     name="low-rank-quick",
-    question="What do keys and values of a low rank cost a small language model?",
+    question="What do low-rank keys and values cost a small language model?",
     description=(
         "The key projection, the value projection or both have a rank of a quarter of the "
         "layer's width; a low-rank projection is the product of two factors. The layer from the "

@@ -1,4 +1,4 @@
-"""Masked characters of tiny Shakespeare, by a small bidirectional encoder."""
+"""Trains a small bidirectional encoder to predict masked characters of tiny Shakespeare."""
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig

@@ -1,4 +1,4 @@
-"""Digits of MNIST with a vision transformer that is trained in minutes."""
+"""Trains a vision transformer on the digits of MNIST in minutes."""
 
 from qkvary.papers.key_value.vision import quick_protocols
 

@@ -1,4 +1,4 @@
-"""A part of paper 2's number experiment, which trains in minutes."""
+"""A part of paper 2's number experiment that can be trained in minutes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,12 +8,12 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="numbers-quick",
-    question="What does sharing cost where a network learns to count in words?",
+    question="What does sharing cost when a network learns to count in words?",
     description=(
-        "Of the settings of paper 2's number experiment (Key-Value Transformer), the study has the "
-        "two in which networks learn: windows of 16 and 32 words at the higher learning rate, for "
-        "735 and 360 steps. All numbers are used, and every tenth window is for the test. The "
-        "study adds Q-K=V, which halves the cache, to the published variants."
+        "The study has two settings of paper 2's number experiment (Key-Value Transformer), those "
+        "in which networks learn: windows of 16 and 32 words at the higher learning rate, for 735 "
+        "and 360 steps. All numbers are used, and every tenth window is for the test. The study "
+        "adds Q-K=V, which halves the cache, to the published variants."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
     variants=(*NUMBER_VARIANTS, "Q-K=V"),

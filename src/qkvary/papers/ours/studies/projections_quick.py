@@ -1,4 +1,4 @@
-"""Which projection can attention do without? Every shared pair, and the input in every role."""
+"""Compares every shared pair of projections, and the layer input in place of each projection."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
@@ -7,9 +7,9 @@ STUDY = Study(
     name="projections-quick",
     question="Which of the three projections does a small language model need least?",
     description=(
-        "The study compares every pair of roles that shares one projection (Q=K-V, Q-K=V, Q=V), "
-        "every role that uses the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
-        "projection for all roles (Q=K=V), and a shared query and key with a position term in the "
+        "The study compares one projection for two of query, key and value (Q=K-V, Q-K=V, Q=V), "
+        "the layer input instead of one of the three projections (I-K-V, Q-I-V, Q-K-I), one "
+        "projection for all three (Q=K=V), and a shared query and key with a position term in the "
         "scores ((Q=K-V)+). All variants train on the characters of the study quickstart, with two "
         "layers, 300 steps and equal hyper-parameters."
     ),

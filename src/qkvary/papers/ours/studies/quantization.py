@@ -1,4 +1,4 @@
-"""Networks with a quantized cache: separate K and V or one tensor for both, rotary or not."""
+"""Trains networks, rotary or not, whose cache of separate or shared K and V is quantized later."""
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig

@@ -1,4 +1,4 @@
-"""Associative recall at the published sizes, with every way of sharing projections and heads."""
+"""Trains associative recall at the published sizes, with every way of sharing."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, published_recall, with_cores
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""Associative recall in small networks that train in seconds; only some learn to recall."""
+"""Trains associative recall in small networks, in seconds; only some learn to recall."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study
@@ -13,9 +13,9 @@ _LIMITS = (
         "with five times the steps show."
     ),
     (
-        "A sequence has 4 pairs in 32 tokens, from 31 keys and 32 values. In each setting, all "
-        "variants have the same learning rate, at which QKV learns. The study recall-mqar has the "
-        "published sizes and learning rates."
+        "A sequence has 4 pairs in 32 tokens, from 31 possible keys and 32 possible values. In "
+        "each setting, all variants have the same learning rate, at which QKV learns. The study "
+        "recall-mqar has the published sizes and learning rates."
     ),
     (
         "The state of linear attention does not grow with the text. The bytes of the state are "

@@ -1,4 +1,4 @@
-"""20 classes of Tiny ImageNet with a vision transformer that is trained in minutes."""
+"""Trains a vision transformer on 20 classes of Tiny ImageNet in minutes."""
 
 from qkvary.papers.key_value.vision import quick_protocols
 

@@ -1,4 +1,4 @@
-"""What can make up for a query projection: wide feed-forward networks, or a nonlinear query."""
+"""Tests whether wide feed-forward networks or a nonlinear query replace a query projection."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -16,8 +16,7 @@ def _study(size: Size) -> Study:
         "why-capacity",
         size,
         question=(
-            "What makes up for a query projection: a wide feed-forward network, or a nonlinear "
-            "query?"
+            "Does a wide feed-forward network or a nonlinear query make up for a query projection?"
         ),
         description=(
             "Paper 3 ([Key,Value] is probably all you need) suspects that the feed-forward "

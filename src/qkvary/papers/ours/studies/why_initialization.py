@@ -1,4 +1,4 @@
-"""Whether shared projections need other initial weights or learning rates."""
+"""Tests whether shared projections need other initial weights or learning rates."""
 
 from qkvary.papers.ours.why_studies import STD, Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

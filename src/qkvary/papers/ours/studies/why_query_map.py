@@ -1,4 +1,4 @@
-"""Queries with a projection, a map per head, or neither; keys without a projection."""
+"""Compares queries with a projection, a map per head, or neither, and keys without a projection."""
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""What networks lose without the skips around attention and feed-forward networks."""
+"""Measures what networks lose without the skips around attention and feed-forward networks."""
 
 from collections.abc import Mapping
 

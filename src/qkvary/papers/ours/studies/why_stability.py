@@ -1,4 +1,4 @@
-"""Is training without a query projection more stable, at high learning rates?"""
+"""Tests whether training without a query projection is more stable at high learning rates."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

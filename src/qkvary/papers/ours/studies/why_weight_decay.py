@@ -1,4 +1,4 @@
-"""Whether networks whose query is the layer input need less weight decay."""
+"""Tests whether networks whose query is the layer input need less weight decay."""
 
 import math
 from collections.abc import Mapping

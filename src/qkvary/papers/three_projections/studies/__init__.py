@@ -1,1 +1,1 @@
-"""Studies of paper 1's experiments, from its text; each is named after its file."""
+"""Repeats paper 1's experiments from its text; each study is named after its file."""

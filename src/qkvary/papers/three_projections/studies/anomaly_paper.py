@@ -1,4 +1,4 @@
-"""Finding the odd image in sets of CIFAR-100 images, as papers 1 and 2 describe the task.
+"""Finds the odd image in sets of CIFAR-100 images, as papers 1 and 2 describe the task.
 
 The authors' notebook for this task could not be read.
 """
@@ -11,11 +11,11 @@ from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _WHAT = (
-    "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet. "
-    "Nine images show one class, and {}. Networks have widths 256, 512, layers 2, 4 and heads 2, "
-    "4. They train for 20 epochs in two runs, and the network with the best validation accuracy "
-    "is tested. The papers do not say how many channels the 2D encoding (+) has in this task; "
-    "this study uses 50 channels, as the papers do for images."
+    "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet. Nine "
+    "images show one class, and {}. Networks have width 256 or 512, 2 or 4 layers and 2 or 4 "
+    "heads. They train for 20 epochs in two runs, and the network with the best validation "
+    "accuracy is tested. The papers do not say how many channels the 2D encoding (+) has in this "
+    "task; this study uses 50 channels, as the papers do for images."
 )
 
 STUDY = Study(

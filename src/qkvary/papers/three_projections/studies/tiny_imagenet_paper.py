@@ -1,4 +1,4 @@
-"""Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
+"""Trains Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ _WHAT = (
     'pixels and are resized when a batch is built. Where the text says only "as above" or nothing, '
     "the study has Adam at 1e-4 without weight decay, batches of 128, 50 epochs, the flips and "
     "crops that the code uses for CIFAR-100, ImageNet's mean and standard deviation, a norm after "
-    "the last block, and a single matrix as the head. A run takes some 10^19 floating-point "
+    "the last block, and a single matrix as the head. A run takes about 10^19 floating-point "
     "operations, so use --device cuda. The paper's table prints 40, 35 and 32 minutes per epoch "
     "for variants with three projections, two projections and one projection; the records contain "
     "the steps per second of each run. "
@@ -45,7 +45,9 @@ def _setting(splits: ImageSplits) -> Setting:
 
 STUDY = Study(
     name="tiny-imagenet-paper",
-    question="Do fewer projections classify Tiny ImageNet as well as three?",
+    question=(
+        "Do networks with fewer projections classify Tiny ImageNet as well as networks with three?"
+    ),
     description=_WHAT
     + "The test labels are not public. As in the paper, the result is therefore the validation "
     "accuracy; this study takes the accuracy of the best epoch.",
@@ -60,8 +62,8 @@ PROTOCOLS = {
         STUDY,
         name="tiny-imagenet-paper-clean",
         description=_WHAT
-        + "Clean: 5,000 training images are held out to choose the epoch, and the official "
-        "validation images are tested once.",
+        + "In this clean version, 5,000 training images are held out to choose the epoch, and the "
+        "official validation images are tested once.",
         settings=(_setting("clean"),),
     ),
 }

@@ -1,4 +1,4 @@
-"""Image classification as described in the papers, with the splits of their code and clean ones."""
+"""Trains image classification as described in the papers, with their splits and clean splits."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ _WHAT = (
     "Networks are trained as in the text of papers 1 (Do Transformers Need Three Projections?) and "
     "2 (Key-Value Transformer), for 20 epochs on MNIST and on FashionMNIST, for 40 epochs on "
     "CIFAR-10 and for 50 epochs on CIFAR-100. The text lists patches of 4 and 7 pixels, widths 64, "
-    "256, 512, layers 2, 4, heads 2, 4, learning rates 1e-3, 1e-4, Adam, scores divided by the "
-    "square root of a head's width, and two runs. Patches of 7 pixels do not divide the 32 pixels "
-    "of CIFAR, so patches of 8 pixels are used there, as in the code. The text names MultiStepLR "
-    "without its steps; the learning rate is constant in this study, as in the code. Batches, "
-    "augmentation and the rest of the network are also those of the code. "
+    "256 and 512, 2 or 4 layers, 2 or 4 heads, learning rates 1e-3 and 1e-4, Adam, scores divided "
+    "by the square root of a head's width, and two runs. Patches of 7 pixels do not divide the 32 "
+    "pixels of CIFAR, so patches of 8 pixels are used there, as in the code. The text names "
+    "MultiStepLR without its steps; the learning rate is constant in this study, as in the code. "
+    "Batches, augmentation and the rest of the network are also those of the code. "
 )
 
 
@@ -37,7 +37,7 @@ def _grid(splits: ImageSplits) -> tuple[Setting, ...]:
 
 STUDY = Study(
     name="vision-paper",
-    question="Which variants classify images as well as QKV over the papers' configurations?",
+    question="Which variants classify images as well as QKV in the papers' configurations?",
     description=_WHAT
     + "The text does not say which images are for validation. In this study, 5,000 training images "
     "are held out. Each run is validated twice per epoch, and its best network is tested.",

@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions, Executor
+from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.text.names import suggest
 
 ExecutorName = Literal["local", "ray", "slurm"]
-"""``local`` means worker processes of this machine, which need no executor."""
+"""``local`` means worker processes of this machine."""
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {
@@ -38,9 +39,11 @@ def check_executor(name: str, options: ClusterOptions, workers: int | None) -> N
         require(_LIBRARIES[name])
 
 
-def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
-    """Return an executor by its name; None for the workers of this machine."""
+def load_executor(
+    name: str, options: ClusterOptions, folder: Path, workers: int | None = None
+) -> Executor:
+    """Return an executor by its name; ``local`` has one worker per usable core by default."""
     if name == "local":
-        return None
+        return LocalExecutor(workers)
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")
     return module.open_executor(options, folder)

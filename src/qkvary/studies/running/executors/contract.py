@@ -106,6 +106,8 @@ class TaskEnd:
     warnings: tuple[str, ...] = ()
     error: QkvaryError | None = None
     """Why no run can continue, for example because the disk is full."""
+    signal: int = 0
+    """The signal that stopped the task; 0 for none."""
     node: str = ""
     """Name of the machine that executed the task."""
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import IO, Any, cast
 
+from qkvary.storage.environment import usable_cores
 from qkvary.studies.running.executors.contract import Executor
 
 WORKER = "qkvary.studies.running.executors.worker"
@@ -36,8 +37,9 @@ class WorkerDiedError(Exception):
 class LocalExecutor(Executor):
     """Executes each call in one of several processes, which are started on demand."""
 
-    def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers)
+    def __init__(self, workers: int | None = None) -> None:
+        """Create an executor with a number of workers, by default one per usable core."""
+        self._threads = ThreadPoolExecutor(workers or usable_cores())
         self._own = threading.local()
         self._workers: set[_Worker] = set()
         self._is_ending = False
@@ -49,6 +51,8 @@ class LocalExecutor(Executor):
     def _call(self, call: tuple[Any, ...]) -> Any:
         """Pass a call to the worker of this thread; replace a worker that has ended."""
         while True:
+            if self._is_ending:
+                raise CancelledError
             worker: _Worker = getattr(self._own, "worker", None) or _Worker()
             self._own.worker = worker
             self._workers.add(worker)
@@ -70,12 +74,12 @@ class LocalExecutor(Executor):
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the workers."""
+        """Drop waiting calls; kill the workers."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
+        # Takes no lock: the main thread may be interrupted here by a signal whose handler kills.
         self._is_ending = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in [*self._workers]:
             worker.process.send_signal(number)
 

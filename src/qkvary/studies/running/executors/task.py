@@ -3,31 +3,33 @@
 import importlib
 import socket
 
-from qkvary.storage.environment import stop_in_order
+from qkvary.storage.environment import Stop, stop_in_order
 from qkvary.storage.errors import QkvaryError, UsageError
-from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED, CellEnd, execute_cell
+from qkvary.studies.running.cells import RUNNER_GONE, CellEnd, execute_cell
 from qkvary.studies.running.executors.contract import TaskEnd, WorkerTask
 from qkvary.studies.running.store import Store
 from qkvary.training.progress import Callbacks, Event
 
 
 def execute_task(task: WorkerTask) -> TaskEnd:
-    """Execute the runs of a task.
-
-    At SIGINT or SIGTERM, the run in progress writes a checkpoint.
-    """
+    """Execute the runs of a task; at a signal, the run in progress writes a checkpoint."""
     ends, warnings = dict[str, CellEnd](), list[str]()
     error: QkvaryError | None = None
-    TERMINATED.clear()
-    with stop_in_order(lambda _number: TERMINATED.set()):
+    with stop_in_order() as stop:
         try:
-            _execute(task, ends, warnings)
+            _execute(task, ends, warnings, stop)
         except QkvaryError as found:
             error = found
-    return TaskEnd(ends=ends, warnings=tuple(warnings), error=error, node=socket.gethostname())
+    return TaskEnd(
+        ends=ends,
+        warnings=tuple(warnings),
+        error=error,
+        signal=stop.number,
+        node=socket.gethostname(),
+    )
 
 
-def _execute(task: WorkerTask, ends: dict[str, CellEnd], warnings: list[str]) -> None:
+def _execute(task: WorkerTask, ends: dict[str, CellEnd], warnings: list[str], stop: Stop) -> None:
     # The runner has made the folder.
     if not task.store.is_dir():
         raise UsageError(
@@ -35,8 +37,12 @@ def _execute(task: WorkerTask, ends: dict[str, CellEnd], warnings: list[str]) ->
             "name another folder with --out"
         )
     train_cell = importlib.import_module(task.trainer).train_cell
+
+    def is_stopping() -> bool:
+        return stop.is_set() or RUNNER_GONE.is_set()
+
     for cell in task.cells:
-        if _is_stopping():
+        if is_stopping():
             return
 
         def note(event: Event, title: str = cell.title) -> None:
@@ -46,13 +52,9 @@ def _execute(task: WorkerTask, ends: dict[str, CellEnd], warnings: list[str]) ->
             Store(task.store),
             cell,
             train_cell,
-            stop=_is_stopping,
+            stop=is_stopping,
             callbacks=Callbacks(on_event=note),
             options=task.options,
             again=task.again.get(cell.run_key),
             crash=task.crashes.get(cell.run_key, ""),
         )
-
-
-def _is_stopping() -> bool:
-    return TERMINATED.is_set() or RUNNER_GONE.is_set()

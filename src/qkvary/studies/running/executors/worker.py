@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED
+from qkvary.studies.running.cells import RUNNER_GONE
 
 
 def serve() -> int:
@@ -39,8 +39,9 @@ def serve() -> int:
             answers.send(answer)
         except BrokenPipeError:
             break
-        if TERMINATED.is_set():
-            return 128 + signal.SIGTERM
+        if number := getattr(answer[1], "signal", 0):
+            # A process that was asked to end takes no other task.
+            return 128 + number
     return 0
 
 
