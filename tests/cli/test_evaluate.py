@@ -50,6 +50,8 @@ def test_a_prepared_set_brings_its_tokens(places: Path, typed: Typed, tmp_path: 
     found = typed.json(*call, "--paper")
     assert found["text"]["tokens"] == data.splits["test"].tokens - data.splits["test"].documents
     assert found["paper"]["rows"] == data.splits["test"].documents
+    assert found["split"] == "test"
+    assert "(test split): " in typed(*call)
     joined = typed.json(*call, "--joined")
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined

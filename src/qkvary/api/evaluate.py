@@ -30,7 +30,7 @@ class Reading:
     """Options for cutting a text into windows and scoring them."""
 
     split: DataSplit = "validation"
-    """For a prepared set: the split to score."""
+    """For a prepared set: the split to score; validation if the set has no test split."""
     tokens: Count | None = None
     """Maximum number of tokens to read."""
     context: Count | None = None

@@ -434,6 +434,6 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
         if event.loss is not None and math.isfinite(event.loss):
             notes.append(f"loss {event.loss:.4f}")
         if done > first and cell is not None:
-            tokens = cell.run.training.batch_size * cell.run.sequence_length
+            tokens = cell.run.tokens_per_step
             notes.append(f"{(done - first) / (now - began) * tokens:,.0f} tokens/s")
         self._update(event.step, event.steps, ", ".join(notes))

@@ -246,8 +246,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
             return from_dict(LanguageModelConfig, fields)
     except UnknownPartError as error:
         raise UsageError(
-            f"{path}: {error}; qk.load(path, code=FILE) first imports the file that registers "
-            "this part"
+            f"{path}: {error}; to import the file that registers this part, call "
+            "qk.load(path, code=FILE)"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{refused}: {short_reason(error)}") from None

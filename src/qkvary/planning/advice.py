@@ -122,10 +122,11 @@ def nearest_size(parameters: int) -> Size:
 
 
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
-    """Return one sentence per option, in the order in which to try them.
+    """Return one sentence for each way to save memory, in the order in which to try them.
 
-    The order is: a low-bit cache, exact savings, a conversion, training, a smaller model.
-    ``served[0]`` must be the given model in the first cache format.
+    The ways are a low-bit cache, exact savings, a conversion, training another variant, and a
+    smaller model. ``served`` has the variants in each cache format; ``served[0]`` must be the
+    model as it is, in the first format.
     """
     original = served[0]
     first = [row for row in served if row.cache == original.cache]

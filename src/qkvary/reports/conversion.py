@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
-from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
+from qkvary.conversions.rewriting import MOST_DIFFERENCE, LogitDifference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
@@ -37,7 +37,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
     )
     shown = tuple(table for table in tables if table.rows)
 
-    def describe(one: Difference) -> dict[str, Any]:
+    def describe(one: LogitDifference) -> dict[str, Any]:
         return {**one._asdict(), "tokens": made.tokens}
 
     return Report(
@@ -114,7 +114,12 @@ def _differences(made: Rewriting) -> Table:
 COST_COLUMNS = (
     number("parameters=costs.parameters.total", write=numbers.whole),
     number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-    number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+    number(
+        "macs_per_token=costs.macs_per_token",
+        "MACs/token",
+        numbers.compact,
+        below="forward pass",
+    ),
 )
 """The columns of the costs of a network before and after."""
 

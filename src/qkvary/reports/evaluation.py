@@ -13,7 +13,7 @@ from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Table, number, pick, plain, tabulate, word
 from qkvary.text.names import count
-from qkvary.text.numbers import MISSING, fixed, whole
+from qkvary.text.numbers import MISSING, fixed, perplexity, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
@@ -40,6 +40,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
     found: dict[str, Any] = {
         "protocol": measured.protocol,
         "made_for": measured.made_for,
+        "split": measured.split,
         "text": _describe_text(measured.score),
     }
     if measured.paper is not None:
@@ -130,8 +131,9 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     documents = count(text["documents"], "document")
     read = "joined and read as one text" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
+    split = f" ({document['split']} split)" if document["split"] else ""
     said = (
-        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens "
+        f"{', '.join(document['data'])}{split}: {documents}, {read}; {text['tokens']:,} tokens "
         f"({text['text_bytes']:,} bytes) are scored in {windows} of {protocol.context:,} tokens; a "
         f"new window starts every {protocol.stride:,} tokens"
     )
@@ -173,8 +175,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
 
 def _perplexity(loss: float) -> Cell:
     """Return the perplexity of a loss in nats."""
-    perplexity = math.exp(min(loss, 700))
-    return plain(perplexity, _number(perplexity))
+    found = perplexity(loss)
+    return plain(found, _number(found))
 
 
 def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:

@@ -208,7 +208,9 @@ def _curves(summary: Summary) -> Section:
                 )
             )
     solves = any(run.steps_to_solve is not None for run in summary.runs)
-    solving = " A run that stops because it has solved the task keeps its last value."
+    solving = (
+        " If a run stops because it has solved the task, its last value counts for all later steps."
+    )
     return Section(
         key="curves",
         title="Learning curves",

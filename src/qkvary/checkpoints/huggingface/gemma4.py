@@ -138,13 +138,15 @@ _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
 def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> DynamicCache:
-    """Make an empty, smaller cache with exact results for ``past_key_values`` of a Gemma 4.
+    """Make an empty cache that a Gemma 4 model takes as ``past_key_values``.
+
+    The cache takes less memory than the usual one, and the model's results are exactly the same.
 
     Args:
         model: A Hugging Face Gemma 4: the whole model, or its language model alone.
         layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
-            but rotates every stored key at every step. To learn the positions, it adds a hook to
-            the model, which ``uninstall`` removes.
+            but rotates every stored key at every step. This layout needs the positions of the
+            tokens, so ``exact_cache`` adds a hook to the model; ``uninstall`` removes the hook.
 
     Raises:
         ValueError: if no layer shares key and value, or if the layout saves no memory.

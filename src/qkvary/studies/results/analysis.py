@@ -130,8 +130,8 @@ def summarise(
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
     """Return a sentence that names the settings in which no variant visibly beats guessing.
 
-    The second value is whether this is true of all settings with results. Without such a setting,
-    the tuple of sentences is empty.
+    The second value is whether this is true of all settings with results. If it is true of none,
+    there is no sentence.
     """
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}

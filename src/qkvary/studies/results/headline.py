@@ -103,10 +103,10 @@ def write_headline(
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
     """State how many published figures lie in the prediction intervals of these runs."""
-    judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
+    judged = [repeats for one in published for repeats in one.repeats]
     if not judged:
         return ()
-    figures = count(len(judged), "published figure")
+    figures = count(len(judged), "measured published figure")
     return (f"{sum(judged)} of {figures} lie in the 95 % prediction intervals of these runs.",)
 
 
@@ -205,7 +205,10 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants that change the baseline alike and have one verdict; return by verdict."""
+    """Group variants that change the baseline in the same way and have the same verdict.
+
+    Returns the groups of each verdict.
+    """
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -235,7 +238,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Split off the groups to name in a sentence: first those that change only one thing."""
+    """Return the groups to name, those that change only one thing first, and the other groups."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
