@@ -65,7 +65,7 @@ def find_model(given: object, _name: str = "") -> Model:
     """Return the model that a name, file, hub id, value or network denotes."""
     if isinstance(given, str | os.PathLike):
         # Its table of published models takes longer to read than most verbs take.
-        from qkvary.checkpoints.reference_models import find_reference
+        from qkvary.checkpoints.catalog import find_reference
 
         return find_reference(cast("str | os.PathLike[str]", given))
     if isinstance(given, Model):

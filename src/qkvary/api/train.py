@@ -171,7 +171,7 @@ def _join_processes(
 def _require_machine(options: TrainingOptions, ranks: "RankInfo") -> None:
     """Refuse a device that this machine lacks, and ``fsdp`` in a single process."""
     # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_device
+    from qkvary.nn.devices import require_device
 
     require_device(options.device)
     if options.strategy == "fsdp" and ranks.size == 1:

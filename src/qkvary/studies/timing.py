@@ -14,6 +14,7 @@ import torch
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
+from qkvary.nn.devices import require_device
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.threads import use_threads
 from qkvary.storage.errors import DamagedError, QkvaryError
@@ -22,7 +23,6 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SINGLE_PROCESS, Gradients
-from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5

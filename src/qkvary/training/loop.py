@@ -17,6 +17,7 @@ from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
+from qkvary.nn.devices import require_device
 from qkvary.nn.threads import use_threads
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError
@@ -27,11 +28,7 @@ from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, RunConfig
 from qkvary.training.distribution import SINGLE_PROCESS, Distribution, Gradients
-from qkvary.training.memory import (
-    out_of_memory,
-    require_device,
-    require_training_memory,
-)
+from qkvary.training.memory import out_of_memory, require_training_memory
 from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import (
     NO_CALLBACKS,
