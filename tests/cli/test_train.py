@@ -110,6 +110,12 @@ def test_all_usable_cores_are_used(
     text = ("--data", places / "mine.txt", "--out", places / "runs")
     planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
     assert planned["threads"] == expected
+    # torchrun may start a single process, too.
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words) == planned
+    said = typed.error("train", "lm-tiny", *text, *TINY, "--strategy", "fsdp")
+    assert "expected several processes for --strategy fsdp, got one" in said
 
 
 def test_a_device_that_is_not_here_is_refused_first(places: Path, typed: Typed) -> None:

@@ -71,7 +71,9 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("I-K-I", "this project"),
     NamedVariant("I-I-V", "this project", "scores compare raw layer inputs"),
     NamedVariant("I-I-I", "this project", "no input projection at all"),
-    NamedVariant("Q=K=V@relative", "this project", "biases of signed distances make scores asymmetric"),
+    NamedVariant(
+        "Q=K=V@relative", "this project", "biases of signed distances make scores asymmetric"
+    ),
     NamedVariant("Q=K=V@alibi", "this project", "symmetric in (i, j), unlike the causal mask"),
     NamedVariant("Q=K=V@rotary", "this project", "scores are a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant(
