@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qkvary.arch.canonical import to_dict
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
@@ -76,6 +77,19 @@ def test_status_names_owners_and_problems_as_text(runs: Path, typed: Typed) -> N
     assert "\\x1b[31mbroke" in printed
     assert "[red]badly[/red]" in printed
     assert "\x1b" not in printed
+
+
+def test_status_names_the_variant_and_the_step_of_a_stopped_run(
+    study: Study, tmp_path: Path, typed: Typed
+) -> None:
+    store, cell = Store(tmp_path / "runs"), study.cells()[1]
+    claim = store.claim(cell.run_key, {"run": to_dict(cell.run)})
+    assert claim is not None
+    claim.release()
+    (store.directory(cell.run_key) / "checkpoints" / f"step-{12:012}").mkdir(parents=True)
+    (found,) = typed.json("status", "--out", store.path)["listed"]
+    assert (found["group"], found["note"]) == (f"reverse {cell.variant}", "stopped at step 12")
+    assert f"{cell.run_key[:12]} open: stopped at step 12" in typed("status", "--out", store.path)
 
 
 def test_status_finds_a_file_that_was_changed(study: Study, tmp_path: Path, typed: Typed) -> None:

@@ -35,7 +35,7 @@ from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.durable import Owner, is_writable
-from qkvary.storage.environment import stop_in_order, usable_cores, without_downloads
+from qkvary.storage.environment import default_threads, stop_in_order, without_downloads
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.records import Record
@@ -113,8 +113,12 @@ def train(
     with _join_processes(options) as distribution:
         if not distribution.is_first:
             terminal = SILENT
-        if not dry_run:
+        try:
             _require_machine(options)
+        except UsageError as error:
+            if not dry_run:
+                raise
+            terminal.warn(f"the plan is for another machine: {error}")
         planned = _find_data(base, data, options, terminal, distribution, dry_run=dry_run)
 
         def study_of(steps: int | None) -> Study:
@@ -158,7 +162,7 @@ def _describe_call(preset: str, options: TrainingOptions, **given: object) -> st
 def _with_threads(options: TrainingOptions) -> TrainingOptions:
     """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
     is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
-    threads = options.threads or (usable_cores() if is_alone else 1)
+    threads = options.threads or (default_threads() if is_alone else 1)
     return replace(options, threads=threads)
 
 

@@ -129,6 +129,14 @@ def test_stages_say_what_was_measured(tmp_path: Path) -> None:
     assert made.stages[2].loss == pytest.approx(plain.stages[2].loss, rel=1e-6)
 
 
+@pytest.mark.parametrize(("label", "rotates"), [("GQA-2@rotary", True), ("GQA-2@alibi", False)])
+@pytest.mark.parametrize("method", ["latent", "shared"])
+def test_a_rotated_key_is_named_where_there_is_one(label: str, rotates: bool, method: str) -> None:
+    network = make_network(make_config(label))
+    made = forecast_stages(network, Plan(method=method, budget=HALF), TEXTS)
+    assert made.statement.endswith("stored with one rotated key") == rotates
+
+
 def test_layers_that_cost_more_get_more() -> None:
     network = make_network(make_config("GQA-2@rotary"))
     # Keys and values of the second layer are made of few directions.

@@ -31,10 +31,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
-            raise UsageError("expected either --cache, such as 50%, or --bytes-per-token, not both")
+            given = "neither" if self.share is None else "both"
+            raise UsageError(f"expected --cache, such as 50%, or --bytes-per-token, got {given}")
         if self.share is not None and not 0 < self.share < 1:
             raise UsageError(
-                f"expected a share of the cache above 0 and below 100%, got {self.share:g}"
+                f"expected a share of the cache above 0 and below 100%, got {100 * self.share:g}%"
             )
 
     def share_of(self, config: LanguageModelConfig) -> float:
