@@ -113,12 +113,7 @@ def train(
     with _join_processes(options) as distribution:
         if not distribution.is_first:
             terminal = SILENT
-        try:
-            _require_machine(options)
-        except UsageError as error:
-            if not dry_run:
-                raise
-            terminal.warn(f"the plan is for another machine: {error}")
+        _require_machine(options, terminal, dry_run=dry_run)
         planned = _find_data(base, data, options, terminal, distribution, dry_run=dry_run)
 
         def study_of(steps: int | None) -> Study:
@@ -178,13 +173,21 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
     return join_process_group(options.strategy, options.device)
 
 
-def _require_machine(options: TrainingOptions) -> None:
-    """Refuse a device that this machine lacks, and ``fsdp`` in a process without torchrun."""
+def _require_machine(options: TrainingOptions, terminal: Terminal, *, dry_run: bool) -> None:
+    """Refuse a device that this machine lacks, and ``fsdp`` in a process without torchrun.
+
+    With ``dry_run``, a device that is missing gives only a warning.
+    """
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_device
 
-    require_device(options.device)
-    if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
+    try:
+        require_device(options.device)
+    except UsageError as error:
+        if not dry_run:
+            raise
+        terminal.warn(f"the plan is for another machine: {error}")
+    if not dry_run and options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
         raise UsageError(
             "expected several processes for --strategy fsdp, got one: start several processes with "
             "`torchrun --nproc-per-node N -m qkvary train ...`"
