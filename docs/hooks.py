@@ -12,7 +12,7 @@ from qkvary.api.verbs import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = {".md", ".html", ".svg", ".png", ".json", ".csv"}
-UPWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s#]*)\)")
+UPWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s#]*)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,12 +36,12 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     folder = ROOT / (here if here.parts[:1] == ("studies",) else "docs" / here)
 
     def point(found: re.Match[str]) -> str:
-        words, target = found.groups()
+        words, target, anchor = found.groups(default="")
         path = (folder / target).resolve().relative_to(ROOT)
         if path.parts[0] == "docs":
             path = path.relative_to("docs")
         elif path.parts[0] != "studies":
             return words if path.as_posix() in words else f"{words} (`{path}`)"
-        return f"[{words}]({posixpath.relpath(path.as_posix(), here.as_posix())})"
+        return f"[{words}]({posixpath.relpath(path.as_posix(), here.as_posix())}{anchor})"
 
     return UPWARD.sub(point, markdown)

@@ -22,12 +22,12 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     )
     analysis = dataclasses.replace(analysis, layers=layers, loss=1.25)
     # Rotated keys prevent tying, which is said before what it would cost.
-    assert find_answers(analysis)[1].startswith("Keys are rotated, which prevents tying")
+    assert find_answers(analysis)[1].startswith("Keys are rotated, so they cannot be tied")
     # Two KV heads each.
-    cost = "rise by less than 0.0001 (layer 2 alone) to 0.060 (layer 3 alone) nats per token;"
+    cost = "rise by less than 0.0001 (layer 2 alone) to 0.060 (layer 3 alone) nats per token,"
     assert "the loss of 1.250 is forecast to" in find_answers(analysis)[2]
     assert cost in find_answers(analysis)[2]
-    assert find_answers(analysis)[2].endswith("in all 3 layers together by 0.080.")
+    assert find_answers(analysis)[2].endswith(", and by 0.080 in all 3 layers together.")
     alone = dataclasses.replace(analysis, layers=layers[:1])
     assert "by 0.020 (layer 1) nats per" in find_answers(alone)[2]
 
@@ -70,7 +70,7 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     assert "(mean of the 1 layer with separate keys and values)" in answers[0]
     assert answers[-2].startswith("The key and the value of a head fit into one tensor in ")
     assert " of 4 heads:" in answers[-2]
-    assert answers[-1] == "In 2 more layers key and value are one tensor already."
+    assert answers[-1] == "In 2 more layers, key and value are one tensor already."
 
 
 def test_caveats_follow_from_positions_and_tokens() -> None:

@@ -170,7 +170,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.cost("300M", 3), "expected a variant or its label such as 'Q-K=V', got 3"),
     (lambda: qk.cost("300M", context=1.5), "expected a whole number such as"),
     (lambda: qk.plan("300M", gpu="t4", users=True), "expected a whole number"),
-    (lambda: qk.variants(model="300M", d_model=8), "expected a model or sizes of a layer"),
+    (lambda: qk.variants(model="300M", d_model=8), "expected either a model or the sizes"),
     (lambda: qk.variants(model="deepseek-v2-lite"), "whose layers project to queries"),
     (lambda: qk.study("quickstrt"), r"did you mean quickstart\?"),
     (lambda: qk.cost("gpt2", context=2**40 + 1), "a whole number of at most 1,099,511,627,776"),

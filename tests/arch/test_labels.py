@@ -100,7 +100,10 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
         ("QKV@linear@linear-relu", "expected one core option, got two in 'QKV@linear@linear-relu'"),
         ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),
-        ("I[residual]-K-V", "expected a query with its own projection for the residual form"),
+        (
+            "I[residual]-K-V",
+            "expected a query with its own projection, which the query form residual needs",
+        ),
         ("Q[r3]-K-V", "expected a rank on a learned key or value, got it on Q in 'Q[r3]-K-V'"),
         ("Q-K[foo]-V", "expected a mark such as [r16], [d/4], [residual], [residual-gelu] or "),
         ("Q-K=V@decoupled-3", "expected an even number of decoupled rotary channels of at least 2"),

@@ -21,8 +21,8 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sharing": TIED, "query_form": "residual"}, "reads k; choices: Q[residual]-K-V"),
-        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query that does not share q"),
+        ({"sharing": TIED, "query_form": "residual"}, "made from k; choices: Q[residual]-K-V"),
+        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query made from q, which neither"),
         ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),
         ({"sharing": TIED, "num_kv_heads": 2}, "fewer heads than the query (KV heads: 2)"),
@@ -31,7 +31,7 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
             {"sharing": IDENTITY_KEY, "k_rank": Rank(3)},
             "a learned key with a k_rank, got the layer input",
         ),
-        ({"sharing": Q_K, "v_rank": Rank(3)}, "got a value that reads k"),
+        ({"sharing": Q_K, "v_rank": Rank(3)}, "got a value made from k"),
         ({"sharing": QKV_SHARING, "window": 0}, "a window of at least 1 token, got 0"),
         ({"sharing": QKV_SHARING, "stride": 1}, "a stride of at least 2 tokens, got 1"),
         ({"core": "soft", **BOTH}, "no plus or diagonal with the core soft"),

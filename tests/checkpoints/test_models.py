@@ -62,7 +62,7 @@ def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
     assert load_model(tmp_path / "new" / "model").network.config == make_model("MQA").config
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("precious", "utf-8")
-    with pytest.raises(UsageError, match="is not a model of this format; it is not overwritten"):
+    with pytest.raises(UsageError, match="is not a model that qkvary saved; it is not overwritten"):
         save_model(tmp_path / "notes", make_model())
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "precious"
 
@@ -78,7 +78,7 @@ def test_unusable_models_are_not_written(tmp_path: Path) -> None:
     mixed = make_model()
     mixed.stack.double()
     with pytest.raises(
-        UsageError, match="weights of float32, float64, expected all weights in one of"
+        UsageError, match="weights in float32, float64, expected all weights in the"
     ):
         save_model(tmp_path / "model", mixed)
     assert list(tmp_path.iterdir()) == []
@@ -117,12 +117,12 @@ SHARED_BLOCKS = b'{"num_layers": 1000000000000, "shared_blocks": true}'
     [
         ({"config": b"[" * 100_000}, DamagedError, "is not a configuration"),
         ({"config": None}, DamagedError, "does not list config.json"),
-        ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than tensors"),
-        ({"config": SHARED_BLOCKS}, DamagedError, "more layers than tensors"),
+        ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than there are"),
+        ({"config": SHARED_BLOCKS}, DamagedError, "more layers than there are"),
         ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
         ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer has 256"),
         ({"about": {"kind": "run"}}, DamagedError, "model, got run"),
-        ({"about": NEWER}, NewerFormatError, "this qkvary reads 1; use a newer qkvary"),
+        ({"about": NEWER}, NewerFormatError, "this qkvary reads only 1; use a newer qkvary"),
     ],
 )
 def test_a_forged_folder_is_rejected(

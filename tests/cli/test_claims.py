@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
 from tests.conftest import Typed
@@ -42,6 +44,34 @@ def test_documents_verdicts_and_names_choose(typed: Typed) -> None:
     assert near in typed("claims", "--search", "catastrofic")
     # Words that claims have, but none has both.
     assert "No claim was found.\n" in typed("claims", "--search", "catastrophic hebbian")
+
+
+@pytest.mark.parametrize("verb", ["claims", "published", "figures"])
+@pytest.mark.parametrize("folder", ["three_projections", "overview", "key_value"])
+def test_a_document_has_the_name_of_its_folder_too(
+    verb: str, folder: str, typed: Typed, tmp_path: Path
+) -> None:
+    """Three verbs read the argument alike, and refuse a document without what they show."""
+    rest = ("--out", tmp_path, "--format", "csv") if verb == "figures" else ()
+    name = {"overview": "overview-article"}.get(folder, folder.replace("_", "-"))
+    if (verb, folder) == ("figures", "overview"):
+        said = typed.error(verb, "--document", folder, *rest)
+        assert "expected a document with a figure of a paper, got overview-article" in said
+        return
+    shown = typed.json(verb, "--document", folder, *rest)
+    assert shown == typed.json(verb, "--document", name, *rest)
+    (rows,) = (shown[key] for key in ("claims", "rows", "figures") if key in shown)
+    keys = {"claims": "name", "published": "table", "figures": "name"}
+    assert rows
+    assert all(row[keys[verb]].startswith(f"{name}-") for row in rows)
+    said = typed.error(verb, "--document", "key-valve", *rest)
+    assert "expected a document for --document, got 'key-valve'; did you mean key-value?" in said
+
+
+def test_a_document_makes_the_end_of_a_name_clear(typed: Typed) -> None:
+    rows = typed.json("published", "table-2", "--document", "key_value")["rows"]
+    assert {row["table"] for row in rows} == {"key-value-table-2"}
+    assert "which may be" in typed.error("published", "table-2")
 
 
 def test_tables_in_a_folder_judge_instead_of_the_package(tmp_path: Path, typed: Typed) -> None:

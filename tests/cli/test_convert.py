@@ -57,6 +57,6 @@ def test_the_checkpoint_itself_is_not_replaced(
     out = f"{tmp_path}/{spelled}"
     (line,) = typed.error("convert", checkpoint, "--rewrite", "gauge", "--out", out).splitlines()
     assert "expected a folder other than the checkpoint's own" in line
-    with pytest.raises(ValueError, match="its weights would be lost"):
+    with pytest.raises(ValueError, match="of the checkpoint would be lost"):
         qk.convert(checkpoint, "gauge", out=out)
     assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before

@@ -35,7 +35,7 @@ def test_a_set_is_shown_and_found_again(texts: Path, tmp_path: Path, typed: Type
         "tokenizer bytes: 257 tokens, 256 after each document",
         "tokens per byte",
         "held out: 0.05 of the documents, by smallest sha256",
-        "equal documents across splits: 0 of validation in train",
+        "documents that are in two splits: 0 of validation in train",
     ):
         assert part in printed
     shown = typed("data", "show", "stories/bytes", "--document", "3")

@@ -56,7 +56,8 @@ def test_damaged_weights_are_refused(weights: Path, damage: str, typed: Typed) -
     tensors = load(data)
     del tensors["embedder.embedder.convolution.weight"]
     path.write_bytes({"cut": data[:-5], "empty": b"", "missing": save(tensors)}[damage])
-    what = "all weights of ResNet-34" if damage == "missing" else "a complete file of weights"
+    whole = "all weight tensors of ResNet-34", "a complete file of weights"
+    what = whole[0] if damage == "missing" else whole[1]
     said = typed.error("data", "features", "--weights", weights, code=3)
     assert f"expected {what} in {path}" in said
     assert not (weights.parent / "cache").exists()

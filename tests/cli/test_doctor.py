@@ -20,4 +20,4 @@ def test_locks_that_lock_nothing_are_a_problem(
 ) -> None:
     monkeypatch.setattr(file_systems.fcntl, "flock", lambda _file, _how: None)
     printed = " ".join(typed("doctor", "--out", tmp_path / "runs").split())
-    assert "has no file locks: two processes cannot share these runs" in printed
+    assert "has no file locks: two processes cannot share its runs" in printed

@@ -17,7 +17,7 @@ def test_a_text_is_printed(places: Path, typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "lines.jsonl").write_text('{"text": "a cat"}\n{"text": "a mat"}\n', "utf-8")
     call = ["evaluate", places / "rotary", "--data", places / "cats", tmp_path / "lines.jsonl"]
     printed = typed(*call, "--lengths", "16,33,66", "--paper")
-    for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
+    for part in ("per real token", "per byte", "as the papers count", "padding on", "66*", "0-65"):
         assert part in printed
     # Padding is counted only where it is asked for.
     assert "papers" not in typed(*call)
@@ -50,6 +50,8 @@ def test_a_prepared_set_brings_its_tokens(places: Path, typed: Typed, tmp_path: 
     found = typed.json(*call, "--paper")
     assert found["text"]["tokens"] == data.splits["test"].tokens - data.splits["test"].documents
     assert found["paper"]["rows"] == data.splits["test"].documents
+    assert found["split"] == "test"
+    assert "(test split): " in typed(*call)
     joined = typed.json(*call, "--joined")
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined

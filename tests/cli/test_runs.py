@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from qkvary.arch.canonical import to_dict
+from qkvary.reports.run import run_report
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
@@ -109,6 +111,26 @@ def test_show_by_the_start_of_a_key(runs: Path, study: Study, typed: Typed) -> N
         assert text in printed
 
 
+def test_show_finds_a_run_as_generate_does(
+    runs: Path, study: Study, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = study.cells()[1].run_key
+    folder = Store(runs).directory(key)
+    for reference in (runs / key[:8], folder, f"{folder}/"):
+        assert f"run {key}" in typed("show", reference)
+    monkeypatch.chdir(folder.parent)
+    assert f"run {key}" in typed("show", key)
+
+
+def test_show_draws_whole_numbers_and_leaves_out_what_is_not_finite() -> None:
+    log = [
+        {"event": "train", "step": 1, "loss": math.inf},
+        {"event": "train", "step": 2, "loss": 3},
+    ]
+    (section,) = run_report("k", "open", None, None, log).sections
+    assert section.title == "train loss, steps 2 to 2"
+
+
 def test_show_as_json_has_record_and_events(runs: Path, study: Study, typed: Typed) -> None:
     document = typed.json("show", study.cells()[0].run_key, "--out", runs)
     assert document["record"]["metrics"]["test_accuracy"] == 0.5
@@ -127,7 +149,12 @@ def test_show_of_runs_that_are_damaged_or_not_finished(
 
 @pytest.mark.parametrize(
     ("start", "says"),
-    [("", "got '', the beginning of 5 keys"), ("zz", "got 'zz'"), ("../x", "got '../x'")],
+    [
+        ("", "got ''"),
+        ("zz", "got 'zz'"),
+        ("../x", "got '../x'"),
+        ("runs/" + "0" * 64, f"got 'runs/{'0' * 64}'"),
+    ],
 )
 def test_show_of_no_run_or_of_several(runs: Path, start: str, says: str, typed: Typed) -> None:
     assert says in typed.error("show", start, "--out", runs)
@@ -169,7 +196,7 @@ def test_runs_of_a_newer_version_are_neither_damaged_nor_missing(
     page = newer / "reports" / "made-up" / "report.html"
     before = page.read_bytes()
     said = typed.error(*words, "--out", newer, code=3)
-    assert "has schema_version 2, this qkvary reads 1; use a newer qkvary" in said
+    assert "has schema_version 2, but this qkvary reads only 1; use a newer qkvary" in said
     assert "Traceback" not in said
     assert page.read_bytes() == before
     assert [path.name for path in page.parent.iterdir()] == ["report.html"]
@@ -185,7 +212,7 @@ def test_a_study_that_ended_early_writes_no_page(
         exit_code=4,
         message="the disk is full",
     )
-    monkeypatch.setattr("qkvary.api.study.run", lambda *_words, **_more: ended)
+    monkeypatch.setattr("qkvary.api.study.StudyRunner.run", lambda _runner: ended)
     words = ("study", "made-up", "--out", tmp_path)
     document = typed.json(*words, code=4)
     assert (document["runs"]["message"], document["files"]) == ("the disk is full", [])

@@ -24,7 +24,7 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     for step in (5, 10, 12):
         assert f"step {step}: validation loss " in said
         assert f"step {step}: the " in said
-    assert "a document per row" in shown
+    assert "one document per row" in shown
     assert list((places / "runs" / "logs" / "tensorboard").rglob("events.out.tfevents.*"))
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     assert page.is_file()

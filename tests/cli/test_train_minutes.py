@@ -20,7 +20,7 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_minutes_are_steps_by_the_time_of_a_layer(
     places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "_time_layer", lambda *_: 1e-7)
+    monkeypatch.setattr(timing, "_time_layers", lambda *_: 1e-7)
     found = {}
     for minutes in ("1", "10"):
         (run,) = typed.json(*command(places, "--minutes", minutes, "--dry-run"))["runs"]

@@ -40,12 +40,12 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
     for defined in ("Test loss is measured", "Validation loss is the", "Training loss is the mean"):
         assert defined in markdown
     assert '<div class="picture">' in opening
-    assert markdown.index("## What it writes") < markdown.index("## Scores")
+    assert markdown.index("## What the network writes") < markdown.index("## Scores")
     for absent in ("## Results", "## Quality and cost", "## Published figures"):
         assert absent not in markdown
     (text,) = found["texts"].values()
     assert text.strip()
-    written = markdown.partition("## What it writes")[2].partition("## ")[0]
+    written = markdown.partition("## What the network writes")[2].partition("## ")[0]
     assert {one for one in text if one.isascii() and one.isprintable()} <= set(written)
 
 
@@ -57,7 +57,7 @@ def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typ
             assert f"{name} ended with a test loss of " in text
     assert "(the mean of 2 seeds)" in opening
     assert "the paired difference from QKV" in markdown
-    assert markdown.index("## What it writes") < markdown.index("## Results")
+    assert markdown.index("## What the network writes") < markdown.index("## Results")
 
 
 def test_without_a_finished_run_there_is_no_loss(places: Path, typed: Typed) -> None:

@@ -58,7 +58,11 @@ def test_a_plan_needs_no_network(
     monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run, _scored: 86400.0)
     planned = typed.json("train", "lm-300m", "--dry-run", "--out", places / "runs", *words)
     assert planned["data"]["vocabulary"] == vocabulary
-    assert planned["runs"][0]["estimated_seconds"] == 86400
+    (run,) = planned["runs"]
+    assert run["estimated_seconds"] == 86400
+    if vocabulary == 50257:
+        cost, *_ = typed.json("cost", "lm-300m")["rows"]
+        assert run["petaflops"] == 2 * cost["training_macs_per_token"] * run["tokens"] / 1e15
     assert not (places / "runs").exists()
     assert not (places / "cache").exists()
 
@@ -66,5 +70,5 @@ def test_a_plan_needs_no_network(
 def test_what_cannot_be_known_without_the_documents_is_refused(places: Path, typed: Typed) -> None:
     call = ["train", "lm-300m", "--dry-run", "--data", "hf:owner/name", "--tokenizer", "characters"]
     said = typed.error(*call)
-    assert "got hf:owner/name, a data set of the hub: prepare it first" in said
+    assert "got hf:owner/name, a data set of the hub: prepare the data set first" in said
     assert "yours.txt" in typed.error(*command(places, "--dry-run", data="yours.txt"))

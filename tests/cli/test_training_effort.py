@@ -42,7 +42,7 @@ UNKNOWN = PlannedSet(name="mine", vocabulary=257)
 def test_time_grows_with_the_macs_of_all_steps_and_evaluations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "_time_layer", lambda *_: 1e-9)
+    monkeypatch.setattr(timing, "_time_layers", lambda *_: 1e-9)
     run = preset_run(steps=5, rows=3)
     run = dataclasses.replace(
         run, task=dataclasses.replace(run.task, validation_tokens=700, test_tokens=100)

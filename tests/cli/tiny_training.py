@@ -48,7 +48,7 @@ def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     for an estimate: each of the three takes longer than the training.
     """
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
-    patch.setattr(timing, "_time_layer", lambda *_: 1e-9)
+    patch.setattr(timing, "_time_layers", lambda *_: 1e-9)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
     patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))

@@ -4,6 +4,7 @@ import inspect
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,13 @@ TEXTS = {path: path.read_text("utf-8") for path in DOCUMENTS}
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^```console\n\$ (qkvary [^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [
+    *DOCUMENTS,
+    ROOT / "studies/README.md",
+    *sorted((ROOT / "src/qkvary/papers").glob("*/README.md")),
+]
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)")
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 OUTPUTS = [
     pytest.param(command, output, id=command)
@@ -64,8 +72,26 @@ def test_shown_targets_are_made() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    targets = {path.parent / link for path, text in TEXTS.items() for link in LINK.findall(text)}
+    targets = {
+        path.parent / link for path in PAGES for link in LINK.findall(path.read_text("utf-8"))
+    }
     assert [str(target) for target in targets if not target.exists()] == []
+
+
+def test_links_lead_to_a_heading() -> None:
+    """The anchors of headings are those of GitHub and MkDocs."""
+    missing = [
+        f"{page.relative_to(ROOT)}: {link}#{anchor}"
+        for page in PAGES
+        for link, anchor in ANCHOR.findall(page.read_text("utf-8"))
+        if anchor not in heading_names(page.parent / link if link else page)
+    ]
+    assert missing == []
+
+
+def heading_names(page: Path) -> set[str]:
+    titles = HEADING.findall(page.read_text("utf-8"))
+    return {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
 
 
 def test_the_first_two_commands_come_first() -> None:

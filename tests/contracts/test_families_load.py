@@ -391,7 +391,7 @@ LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
         ("llama", scaled("yarn", llama_4_scaling_beta=0.1), "for llama_4_scaling_beta"),
         ("llama", scaled("llama3"), "expected the field low_freq_factor"),
         ("llama", turned(**LONG), "expected 5 divisors for 10 rotated channels, got 1"),
-        ("llama", turned(partial_rotary_factor=0.3), "an even number of the 10 channels"),
+        ("llama", turned(partial_rotary_factor=0.3), "rotates an even number of the 10 channels"),
         ("starcoder2", {"use_bias": False}, "expected true for use_bias"),
         ("stablelm", {"use_parallel_residual": True}, "false for use_parallel_residual"),
         ("stablelm", {"qk_layernorm": True}, "expected false for qk_layernorm"),

@@ -54,7 +54,8 @@ def test_a_run_is_found_by_its_folder_and_by_the_start_of_its_key(
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("3f2", "2 runs in runs start with '3f2'; give more of the key"),
+        ("3", "2 runs in runs start with '3'; give a longer key"),
+        ("3f2", "2 runs in runs start with '3f2'; give a longer key"),
         ("3f2b", "got the run 3f2b00000000, which has no stored network: the run is not"),
         ("runs/3f/" + "3f2b" + "0" * 60, "got the run 3f2b00000000, which has no stored"),
         ("3f2c", "expected a checkpoint, got 3f2c, which does not exist"),

@@ -119,7 +119,7 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "moved/train/cat/0.png").write_bytes(picture(draw(6, 6, 3, seed=9)))
     assert key_of(described(tmp_path / "moved")) != key_of(config)
     with pytest.raises(
-        UsageError, match=r"expected the images .* start a new run for different images"
+        UsageError, match=r"expected images with .* start a new run for different images"
     ):
         load_task(moved)
 

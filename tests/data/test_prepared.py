@@ -103,7 +103,7 @@ def test_a_large_file_is_read_again_only_if_it_was_changed(
     ("change", "message"),
     [
         ({"kind": "checkpoint"}, "expected a prepared set of documents"),
-        ({"format": 2}, "reads 1; use a newer qkvary"),
+        ({"format": 2}, "reads only 1; use a newer qkvary"),
         ({"token_bytes": 4}, "is inconsistent: its fingerprint does not match"),
         ({"fingerprint": "0" * 64}, "is inconsistent: its fingerprint does not match"),
         ({"splits": 3}, "is inconsistent"),

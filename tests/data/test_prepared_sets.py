@@ -216,7 +216,7 @@ def test_gpt2_comes_from_disk_cache_or_net(
         load_gpt2()
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, limit, **__: b"another file"[:limit])
-    with pytest.raises(DownloadError, match="its sha256 differs"):
+    with pytest.raises(DownloadError, match="its sha256 is not the expected one"):
         load_gpt2()
     assert not (cache / "gpt2_bpe").exists()
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, limit, **__: data[:limit])

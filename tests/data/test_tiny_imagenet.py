@@ -204,7 +204,9 @@ def test_archives_that_are_too_large_or_broken_are_refused(
 
 
 def test_a_set_that_is_not_here_is_said_to_be(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"a subset, .* put small.zip, .tar, .* into QKVARY_DATA"):
+    with pytest.raises(
+        UsageError, match=r"a subset, .* put small.zip .or .tar, .* into QKVARY_DATA"
+    ):
         load_images("small")
     packed = write_zip(place.parent.parent / "web", small_files()).read_bytes()
     sha256 = hashlib.sha256(packed).hexdigest()

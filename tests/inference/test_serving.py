@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from qkvary.inference.engines import ENGINES, CacheLine, Serving
 from qkvary.inference.served_models import name_export
 from qkvary.inference.serving import check_key, choose_port, describe_end, run_engine
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import ResourceError, StoppedError, UsageError
 from tests import forked
 from tests.conftest import ROOT
 from tests.forked import ForkedPython
@@ -166,6 +166,19 @@ def test_it_answers_with_the_key_and_ends_with_the_block(program: Path, tmp_path
         child = server.process.pid
         assert is_alive(child)
     assert not is_alive(child)
+
+
+def test_an_engine_survives_a_hangup_that_is_ignored(program: Path, tmp_path: Path) -> None:
+    asked = replace(ASKED, port=choose_port("127.0.0.1", 0))
+    for handler in (signal.SIG_IGN, signal.SIG_DFL):
+        before = signal.signal(signal.SIGHUP, handler)
+        try:
+            with run_engine(LLAMA_CPP, asked, (str(program),), tmp_path / "log") as server:
+                with nullcontext() if handler is signal.SIG_IGN else pytest.raises(StoppedError):
+                    signal.raise_signal(signal.SIGHUP)
+                assert is_alive(server.process.pid)
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 def test_an_engine_that_ends_says_why(tmp_path: Path) -> None:

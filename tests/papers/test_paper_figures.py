@@ -15,7 +15,7 @@ from qkvary.nn.terms import normalise_diagonal
 from qkvary.papers.figure_charts import normalise_scores
 from qkvary.papers.figure_records import Printed, StudyRecords, read_records
 from qkvary.papers.figures_report import paper_report
-from qkvary.papers.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
+from qkvary.papers.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records
 from qkvary.reports.page import render_page
 from qkvary.reports.report import Bullets, Chart, Group, Report, walk
 from qkvary.reports.run_tables import curve_table
@@ -86,7 +86,7 @@ def test_means_are_over_the_settings_that_all_variants_have() -> None:
     assert chart.detail == "synthetic-published; 1 of 16 settings; 3 runs a variant"
     (group,) = (block for block in walk(report.sections[1].blocks) if isinstance(block, Group))
     assert group.notes == ("synthetic-published: Swap has runs of 2 of the 16 configurations.",)
-    assert chart.draw().description.startswith("At the end: QKV 2.00; Q=K-V 2.00.")
+    assert chart.draw().description.startswith("Last values: QKV 2.00; Q=K-V 2.00.")
 
 
 def test_tables_give_back_the_curves(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     (chart,) = charts(report, figure.name)
     assert (chart.caption, chart.detail) == ("MNIST", "mnist-quick; 3 runs a variant")
     # The paper's figure has three variants.
-    assert chart.draw().description.startswith("At the end: QKV 0.250; Q=K-V 0.500.")
+    assert chart.draw().description.startswith("Last values: QKV 0.250; Q=K-V 0.500.")
     blocks = walk(report.sections[1].blocks)
     (printed,) = (block for block in blocks if isinstance(block, Table))
     assert [[cell.raw for cell in row] for row in printed.rows] == [
@@ -157,6 +157,22 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert report.data["figures"][0]["sources"] == ("mnist-quick",)
     assert "Figure 4: Loss over time, vision tasks" in render_page(report)
+
+
+def test_what_is_compared_is_noted(tmp_path: Path) -> None:
+    """Our loss of translation is over the test sentences, the published one is not."""
+    figure = PAPER_FIGURES["key-value-figure-7"]
+    setting = "en-de-d128-L2-H4"
+    path = write_tables(tmp_path, [curve("QKV", (0.5,), setting=setting)], "translation-published")
+    note = "The mean of our runs, over the test sentences"
+    published = path.with_name("published-1-key-value-notebook-translation.csv")
+    published.write_text(
+        f'variant,column,published,ours,note\r\nQKV,loss_128_4_run_0,0.951,0.949,"{note}"\r\n'
+    )
+    report = paper_report([figure], lambda name: read_records(name, Store(tmp_path), tmp_path))
+    (printed,) = (one for one in walk(report.sections[1].blocks) if isinstance(one, Table))
+    (row,) = printed.rows
+    assert row[-1].raw == note
 
 
 def test_command_draws_from_tables(tmp_path: Path, typed: Typed) -> None:
@@ -192,7 +208,7 @@ def test_scores_of_the_drawing_are_those_of_the_layer(is_scaled_first: bool) -> 
 
 def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:
     """The figure's chart names the errors that ``results.csv`` of the experiment has."""
-    figure = find_figure("query-identity-figure-2")
+    figure = PAPER_FIGURES["query-identity-figure-2"]
     report = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
     assert "1 can be drawn in full, and 0 in part" in report.lead
     found = {one.caption: one.draw() for one in charts(report, figure.name)}

@@ -24,7 +24,9 @@ from qkvary.planning.curves import compute_quality_points
 from qkvary.planning.quality import Size, quality_of
 
 BF16, INT8 = map(parse_format, ("bf16", "int8"))
-NONE_BETTER = "With training: no variant with a published quality needs fewer devices."
+NONE_BETTER = (
+    "Training another variant saves no devices: no variant with a published quality needs fewer."
+)
 
 
 def make_demand(**fields: object) -> Demand:
@@ -111,17 +113,17 @@ def advice_of(rows: tuple[ServedVariant, ...], **fields: object) -> list[str]:
 def test_advice_on_the_papers_network() -> None:
     sentences = advice_of(serve(as_model(gpt_300m(), "300M")))
     figures = [
-        re.findall(r"([\w ]+): (\d+) users? on (\d+).*?, (\d+)", text)
+        re.findall(r"([\w ]+) \((\d+) users? on (\d+).*?, (\d+)", text)
         for text in (*sentences[:2], sentences[3])
     ]
     assert figures == [
         [(" fp8", "26", "1", "4"), (" int8", "50", "2", "4"), (" int4", "46", "1", "3")],
-        [(" unchanged", "13", "1", "8"), (" layer input", "26", "1", "4")],
+        [(" the model as it is", "13", "1", "8"), (" layer input", "26", "1", "4")],
         [(" MQA", "211", "1", "1")],
     ]
     assert sentences[2].startswith(
-        "With a conversion (qkvary convert --to latent --cache 50%): 26 users on 1 device, 4 "
-        "devices for all; measured on SmolLM2-135M, the loss rises by 0.086"
+        "Convert the model (qkvary convert --to latent --cache 50%): 26 users on 1 device, 4 "
+        "devices for all users; the loss of SmolLM2-135M rose by 0.086"
     )
     assert "+1.5 % perplexity" in sentences[3]
     assert not any("A smaller model" in sentence for sentence in sentences)
@@ -137,16 +139,13 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
     rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
     assert [row.plan.fits for row in rows[:2]] == [False, True]
     sentences = advice_of(rows, device=tight, context=1024, replica_sizes=(1,))
-    assert "unchanged: the devices have no room" in sentences[1]
-    assert "layer input: 1 user on 1 device, 100 devices for all" in sentences[1]
+    assert "the model as it is (the devices have no room" in sentences[1]
+    assert "layer input (1 user on 1 device, 100 devices for all users)" in sentences[1]
 
 
 def test_an_exact_saving_is_named_where_one_device_is_enough() -> None:
     sentences = advice_of(serve(as_model(gpt_300m()), users=1), users=1)
-    expected = (
-        "unchanged: 13 users on 1 device, 1 device for all; layer input: 26 users on 1 device"
-    )
-    assert expected in sentences[1]
+    assert "layer input (26 users on 1 device, 1 device for all users)" in sentences[1]
 
 
 def test_a_demand_that_nothing_meets() -> None:
@@ -170,7 +169,7 @@ def test_a_smaller_model_where_one_device_does_not_hold_the_weights() -> None:
 )
 def test_a_conversion_where_there_is_one(name: str, converts: bool) -> None:
     sentences = advice_of(serve(load_size(name)))
-    assert any(one.startswith("With a conversion") for one in sentences) == converts
+    assert any(one.startswith("Convert the model") for one in sentences) == converts
 
 
 def test_hidden_candidates_dominate_too() -> None:

@@ -54,6 +54,6 @@ def test_training_table_has_every_variant_once() -> None:
     table = plan_tables.training_table(plan)
     assert len(table.rows) == len(plan.answer.trained)
     assert cells(table, "MQA")["published_tokens_per_second"] == "448,000"
-    assert "at 40 % of the peak matmul rate" in table.notes[0]
+    assert "40 % of the peak matmul rate" in table.notes[0]
     macs = [cells(table, label)["macs_per_token"] for label in ("QKV *", "MQA")]
     assert macs == ["2.923 G", "2.805 G (−4.04 %)"]

@@ -29,7 +29,9 @@ def test_what_is_written_is_read() -> None:
 def test_a_newer_document_is_distinguished() -> None:
     with pytest.raises(NewerFormatError) as caught:
         FORMAT.read(b'{"edition": 4}', "here", guests)
-    assert str(caught.value) == "here has edition 4, this qkvary reads 3; use a newer qkvary"
+    assert (
+        str(caught.value) == "here has edition 4, but this qkvary reads only 3; use a newer qkvary"
+    )
 
 
 @pytest.mark.parametrize(

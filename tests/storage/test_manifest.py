@@ -78,7 +78,7 @@ def test_a_link_out_of_the_folder_is_not_followed(folder: Path, tmp_path: Path) 
 
 def test_a_newer_format_is_not_called_damaged(folder: Path) -> None:
     write_version(folder, 2)
-    with pytest.raises(NewerFormatError, match="format_version 2, this qkvary reads 1"):
+    with pytest.raises(NewerFormatError, match="format_version 2, but this qkvary reads only 1"):
         read_manifest(folder)
 
 

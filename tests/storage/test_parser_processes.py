@@ -29,7 +29,7 @@ def test_requests_are_answered_in_order() -> None:
     [
         ("refuse", "^not this$"),
         ("panic", "^a panic$"),
-        ("hang", "^the parser of this file takes more than 1 seconds$"),
+        ("hang", "^the parser of this file took more than 1 seconds$"),
         ("fill", "needs too much memory|^MemoryError$"),
         ("crash", "^the parser of this file stopped with SIGSEGV, which"),
         ("leave", "^the parser of this file stopped with code 5, which"),

@@ -39,7 +39,7 @@ def test_a_study_has_protocols(tmp_path: Path) -> None:
     assert load_study(str(path), "clean") == replace(plain, name="toy-clean")
     with pytest.raises(UsageError, match=r"got 'clear'; did you mean clean\?"):
         load_study(str(path), "clear")
-    with pytest.raises(UsageError, match="got 'clean'; the study has one protocol"):
+    with pytest.raises(UsageError, match="got 'clean'; this study has one protocol"):
         load_study("quickstart", "clean")
 
 

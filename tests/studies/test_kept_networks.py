@@ -139,10 +139,10 @@ def test_a_run_solved_before_a_kept_step_is_not_trained_again(tmp_path: Path) ->
 def test_steps_that_cannot_be_kept_are_refused(steps: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected distinct keep_steps of at least 0, below the 3"):
         characters_study(keep=True, steps=steps)
-    with pytest.raises(ValueError, match="expected keep_networks with keep_steps"):
+    with pytest.raises(ValueError, match="expected keep_networks, because keep_steps is set"):
         characters_study(keep=False, steps=(1,))
 
 
 def test_only_language_models_are_kept() -> None:
-    with pytest.raises(ValueError, match="expected a language model with keep_networks, got"):
+    with pytest.raises(ValueError, match="expected a language model, because keep_networks is set"):
         dataclasses.replace(make_setting("reverse"), keep_networks=True)

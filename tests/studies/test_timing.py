@@ -48,24 +48,40 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing.estimate_seconds(one) == pytest.approx(7 * time_step(one[0].run))
 
 
-def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of the network, no step of all of it is taken."""
+@pytest.mark.parametrize(
+    ("name", "most", "layers", "shape"),
+    [
+        # No step of the whole network is taken, whatever its size.
+        ("lm-300m", 1, 1, (1, 64)),
+        # The network of small layers at its own length: rows of one layer are faster per MAC.
+        ("lm-100k", timing.MOST_TIMED_MACS, 3, (11, 128)),
+        ("lm-10m", 10**7, 1, (1, 64)),
+    ],
+)
+def test_a_language_model_is_timed_by_some_of_its_layers(
+    name: str, most: int, layers: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[tuple[LanguageModelConfig, int]] = []
+    shapes: set[tuple[int, ...]] = set()
 
     def build(network: LanguageModelConfig) -> LanguageModel:
         built.append((network, torch.get_num_threads()))
-        return LanguageModel(network)
+        model = LanguageModel(network)
+        model.register_forward_pre_hook(lambda _, given: shapes.add(given[0].shape))
+        return model
 
     monkeypatch.setattr(timing, "LanguageModel", build)
-    monkeypatch.setattr(timing, "MOST_TIMED_MACS", 1)
-    timing._time_layer.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    preset = find_preset("lm-300m")
+    monkeypatch.setattr(timing, "MOST_TIMED_MACS", most)
+    timing._time_layers.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    preset = find_preset(name)
     task = LanguageTaskConfig(data="", data_sha256="0", context=preset.context)
     training = dataclasses.replace(preset.training, execution=ExecutionConfig(threads=3))
     run = RunConfig(task=task, network=preset.network, training=training, seed=0)
     assert timing.estimate_language_seconds(run) > 0
     ((network, threads),) = built
-    assert (network.num_layers, network.vocabulary) == (1, timing.TIMED_VOCABULARY)
+    assert network.num_layers == layers
+    assert network.vocabulary == min(preset.network.vocabulary, timing.TIMED_VOCABULARY)
+    assert shapes == {shape}
     assert threads == 3 != torch.get_num_threads()
 
 

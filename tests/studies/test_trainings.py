@@ -130,7 +130,11 @@ def test_no_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"format": 2}, NewerFormatError, "has format 2, this qkvary reads 1; use a newer qkvary"),
+        (
+            {"format": 2},
+            NewerFormatError,
+            "has format 2, but this qkvary reads only 1; use a newer qkvary",
+        ),
         ({"study": {}}, DamagedError, "is not a note that describes a training: expected the keys"),
         (
             {"noted": None, "study": {"seeds": "x"}},

@@ -128,7 +128,7 @@ def finished(cell: Cell, state: str) -> RunResult:
         cell,
         status="diverged" if diverged else "done",
         started=now(),
-        message="loss nan at step 3" if diverged else "",
+        message="the loss is nan at step 3" if diverged else "",
         metrics={"test_accuracy": math.nan if diverged else number(state), "steps_to_solve": None},
         state_sha256=state,
     )

@@ -62,7 +62,7 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
             {"protocol": "neat"},
             "protocol to be one of as-published, clean, got 'neat'",
         ),
-        (TRANSLATION, {"label_smoothing": 1.0}, "label_smoothing must be in"),
+        (TRANSLATION, {"label_smoothing": 1.0}, r"expected label_smoothing in \[0, 1\), got 1.0"),
     ],
 )
 def test_a_task_without_meaning_is_refused(

@@ -73,6 +73,11 @@ def test_fixed_writes_signs_and_no_negative_zero(value: float | None, written: s
     assert numbers.fixed(value, 3, sign=True) == written
 
 
+def test_the_perplexity_of_a_loss_that_overflows_is_infinite() -> None:
+    assert numbers.perplexity(1.5) == math.exp(1.5)
+    assert numbers.perplexity(700) == numbers.perplexity(1e9) == math.inf
+
+
 @pytest.mark.parametrize(
     ("spread", "decimals"),
     [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1e-9, 6), (0.0, 3), (None, 3)],

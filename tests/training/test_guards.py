@@ -63,7 +63,7 @@ def test_what_becomes_usual_is_let_alone(losses: list[float]) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "norm", "what"),
-    [(math.nan, 1.0, "loss nan"), (math.inf, 1.0, "loss inf"), (1.0, math.nan, "norm nan")],
+    [(math.nan, 1.0, "loss is nan"), (math.inf, 1.0, "is inf"), (1.0, math.nan, "norm is nan")],
 )
 def test_what_is_not_finite_stops(loss: float, norm: float, what: str) -> None:
     guards = Guards(GuardConfig(), GuardState())

@@ -174,7 +174,7 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     outcome = train(toy_run(), task, tmp_path)
     assert outcome.status == "diverged"
     assert f"at step {step}" in outcome.message
-    assert ("loss nan" if poison == "loss" else "gradient norm") in outcome.message
+    assert ("loss is nan" if poison == "loss" else "gradient norm") in outcome.message
     assert outcome.metrics["steps"] == step
     (event,) = log(tmp_path, "diverged")
     shown = event["loss"] if poison == "loss" else event["gradient_norm"]

@@ -156,7 +156,7 @@ def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
     ended = rank_server.run(tmp_path / "poisoned", 2, strategy=strategy, task=task)
     assert {found["status"] for found in ended.found} == {"diverged"}
     for found in ended.found:
-        assert ("loss nan" if poison == "loss" else "gradient norm") in found["message"]
+        assert ("loss is nan" if poison == "loss" else "gradient norm") in found["message"]
         assert "at step 3" in found["message"]
     assert [event["step"] for event in ended.log("diverged")] == [3]
     sound = rank_server.run(tmp_path / "sound", 2, strategy=strategy, stop_after=3)

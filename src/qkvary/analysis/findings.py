@@ -38,13 +38,13 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found = [_say_likeness(separate, analysis)]
     if any("rotary" in layer.label for layer in separate):
         found.append(
-            "Keys are rotated, which prevents tying them to values in the unchanged network: "
-            "before its rotation, a key would have to be mapped from the shared tensor, and the "
-            "query cannot absorb that map. The forecasts assume that the layer has such a map."
+            "Keys are rotated, so they cannot be tied to values in the unchanged network: before "
+            "the rotation, a key would have to be computed from the shared tensor by a map, and "
+            "the query cannot absorb that map. The forecasts assume that the layer has such a map."
         )
     found += [*_say_cost(separate, analysis), _say_room(separate)]
     if shared:
-        found.append(f"In {count(shared, 'more layer')} key and value are one tensor already.")
+        found.append(f"In {count(shared, 'more layer')}, key and value are one tensor already.")
     return tuple(found)
 
 
@@ -104,7 +104,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
     lost = [layer for layer in layers if is_uncertain(layer)]
     where = _all_layers(len(layers), len(analysis.layers))
     total = _nats(sum(layer.forecast for layer in layers))
-    together = f"; in {where} together by {total}" if len(layers) > 1 and not lost else ""
+    together = f", and by {total} in {where} together" if len(layers) > 1 and not lost else ""
     if trusted:
         yield (
             "If one tensor replaces key and value and the network is not trained further, the loss "
@@ -171,8 +171,8 @@ def _say_asymmetry(analysis: NetworkAnalysis) -> str:
     found = fmean(head.asymmetry for head in heads)
     mask = fmean(head.mask_asymmetry for head in heads)
     return (
-        f"Attention has an asymmetry of {fixed(found, 2)} (0: symmetric); with symmetric scores "
-        f"the causal mask alone would give {fixed(mask, 2)}."
+        f"Attention has an asymmetry of {fixed(found, 2)}, where 0 means symmetric; if the scores "
+        f"were symmetric, the causal mask alone would give {fixed(mask, 2)}."
     )
 
 

@@ -150,13 +150,13 @@ def convert(
     network = NetworkOptions(device=device, dtype=dtype)
     if rewrite is None:
         if layer is not None:
-            raise UsageError("expected --layer only with --rewrite, got --to")
+            raise UsageError("expected --layer only with --rewrite, got it with --to")
         return _shrink(model, _make_plan(smaller, seed), smaller, network, out, terminal)
     # The verb passes another object as soon as one of the options is given.
     if smaller is not SMALLER:
         raise UsageError(
             "expected the options of a smaller cache (--data, --tokens, ...) only with --to, got "
-            "--rewrite"
+            "them with --rewrite"
         )
     load_rewrite(rewrite)
 
@@ -228,7 +228,8 @@ def _shrink(
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
-            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
+            "expected --out with --heal-tokens, as a place for the distillation's checkpoints, got "
+            "none"
         )
     import torch
 

@@ -30,7 +30,7 @@ class Reading:
     """Options for cutting a text into windows and scoring them."""
 
     split: DataSplit = "validation"
-    """For a prepared set: the split to score."""
+    """For a prepared set: the split to score; validation if the set has no test split."""
     tokens: Count | None = None
     """Maximum number of tokens to read."""
     context: Count | None = None
@@ -122,7 +122,7 @@ def evaluate(
     if not data and not tasks:
         raise UsageError("expected a text (--data) or --tasks, got neither")
     if not tasks and asking != ASKING:
-        raise UsageError("expected --tasks, since options of tasks are given, got only a text")
+        raise UsageError("expected --tasks with the options of tasks, got only a text")
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify

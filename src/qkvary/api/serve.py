@@ -122,9 +122,9 @@ def serve(
         if server.cache is not None:
             nbytes = server.cache.nbytes
             held = "" if nbytes is None else f" in {data_size(nbytes)}"
-            planned = "" if predicted is None else f" (plan: {data_size(predicted)})"
+            planned = "" if predicted is None else f" (planned: {data_size(predicted)})"
             tokens = f"{server.cache.tokens:,} tokens"
-            terminal.say(f"{found.title} says: cache of {tokens}{held}{planned}")
+            terminal.say(f"{found.title} reports a cache of {tokens}{held}{planned}")
         terminal.say(_make_request(server.url, asked))
         code = server.wait()
     if code:

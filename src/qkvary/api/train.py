@@ -301,7 +301,7 @@ def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
         problem = store.find_damage(key)
         if problem is not None:
             raise DamagedError(
-                f"{cell.title}: {problem}; restore it, or move {store.directory(key)} away to "
+                f"{cell.title}: {problem}; restore the run, or move {store.directory(key)} away to "
                 "train the run again"
             )
         # A process that was killed may have left checkpoints of a finished run.
@@ -441,6 +441,6 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
         if event.loss is not None and math.isfinite(event.loss):
             notes.append(f"loss {event.loss:.4f}")
         if done > first and cell is not None:
-            tokens = cell.run.training.batch_size * cell.run.sequence_length
+            tokens = cell.run.tokens_per_step
             notes.append(f"{(done - first) / (now - began) * tokens:,.0f} tokens/s")
         self._update(event.step, event.steps, ", ".join(notes))

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from qkvary.arch.models import as_model
 from qkvary.costs.network import network_costs
+from qkvary.costs.training import training_macs_per_token
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import UsageError
@@ -92,7 +94,8 @@ def plan_report(study: Study, store: Store, planned: "PlannedSet") -> Report:
     for cell in study.cells():
         run = cell.run
         costs = network_costs(run.network, length=run.sequence_length, dtype="bfloat16")
-        tokens = run.training.steps * run.training.batch_size * run.sequence_length
+        tokens = run.training.steps * run.tokens_per_step
+        macs = training_macs_per_token(as_model(run.network), tokens=run.sequence_length)
         rows.append(
             {
                 "variant": cell.variant,
@@ -100,7 +103,7 @@ def plan_report(study: Study, store: Store, planned: "PlannedSet") -> Report:
                 "parameters": costs.parameters.total,
                 "cache_bytes_per_token": costs.cache_bytes_per_token,
                 "tokens": tokens,
-                "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
+                "petaflops": 2 * macs * tokens / 1e15,
                 "passes": count_passes(run, training_tokens),
                 "estimated_seconds": estimate_seconds(run, planned),
                 "state": store.state(cell.run_key) if is_prepared else "open",

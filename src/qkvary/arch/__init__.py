@@ -1,1 +1,1 @@
-"""What *is* a network? Frozen configurations and the table of variants; no tensors, no torch."""
+"""Describes networks: frozen configurations and the table of variants; no tensors, no torch."""

@@ -56,7 +56,7 @@ class ProjectedAttention:
         if self.reads_layer is not None and given.sharing.query in given.cached:
             raise ValueError(
                 "expected a separate query in a layer that reads another layer's keys and "
-                f"values, got a query that reads {given.sharing.query}"
+                f"values, got a query made from {given.sharing.query}"
             )
         # Only the layer's own projections may lack a bias; those of another sharing have biases.
         unbiased = self.unbiased if given.sharing == own.sharing else ()

@@ -48,7 +48,10 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that sets a dataclass's name in stored data, which must never change."""
+    """Return a decorator that gives a dataclass the name under which it is stored.
+
+    This name must never change.
+    """
 
     def register(cls: type[T]) -> type[T]:
         for other, known in _KINDS.items():

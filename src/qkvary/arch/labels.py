@@ -64,7 +64,7 @@ def format_label(variant: AnyVariant) -> str:
 
 
 def format_tuple(variant: Variant) -> str:
-    """Return the tuple spelling, such as ``q,k=v/4``."""
+    """Return a variant's label in the form of a tuple, such as ``q,k=v/4``."""
     heads = "" if variant.num_kv_heads is None else f"/{variant.num_kv_heads}"
     base = variant.sharing.format_tuple(_marks(variant))
     return base + heads + ("+" if variant.plus else "") + _format_options(variant)
@@ -72,7 +72,7 @@ def format_tuple(variant: Variant) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_variant(text: str) -> Variant:
-    """Parse a label or a tuple spelling.
+    """Parse a variant's label, such as ``Q-K=V``, or the same label as a tuple, ``q,k=v``.
 
     Args:
         text: For example ``Q-K=V``, ``Q-GQA-4``, ``(Q=K-V)+``, ``q,k=v``, ``I-K=V/1@alibi``.

@@ -1,6 +1,6 @@
-"""A variant of attention as a value: sharing, heads, ranks and score terms, without any size.
+"""Describes a variant of attention: its sharing, heads, ranks and score terms, but no sizes.
 
-Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
+Sizes are in ``arch.attention``, and the grammar of labels is in ``arch.labels``.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from qkvary.text.names import listed, suggest
 QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
 
 IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
-"""2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
+"""2^-5 / 0.1: paper 3 trains identity queries with weight decay 2^-5, its baseline with 0.1."""
 
 MOST_HEADS = 1024
-"""Larger numbers of heads are not suggested."""
+"""The largest number of KV heads that a message suggests."""
 
 
 class UnknownPartError(ValueError):
@@ -64,7 +64,7 @@ class Variant(ScoreTerms):
     """
 
     sharing: Sharing
-    """The source that each role reads."""
+    """The source (projection or layer input) from which each of query, key and value is made."""
     query_form: QueryForm = "plain"
     """``residual``: q = x + x W; ``residual-gelu``: q = x + gelu(x W); ``map``: q = source M_h."""
     num_kv_heads: int | None = None
@@ -89,13 +89,14 @@ class Variant(ScoreTerms):
         query, form, heads = self.sharing.query, self.query_form, self.num_kv_heads
         if form in ("residual", "residual-gelu") and query != "q":
             raise ValueError(
-                f"expected a query with its own projection for the {form} form, "
-                f"got a query that reads {query}; choices: Q[{form}]-K-V, Q[{form}]-K=V"
+                f"expected a query with its own projection, which the query form {form} needs, "
+                f"got a query made from {query}; choices: Q[{form}]-K-V, Q[{form}]-K=V"
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
-                "expected a query that shares its source with the key or the value for the map "
-                f"form, got a query that does not share {query}; choices: Q[map]=K-V, Q[map]=V/g"
+                "expected a query made from the tensor of the key or the value, because the query "
+                f"form is map, got a query made from {query}, which neither key nor value uses; "
+                "choices: Q[map]=K-V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None
@@ -110,7 +111,7 @@ class Variant(ScoreTerms):
         if heads is not None and tied and form != "map":
             raise ValueError(
                 "expected a query with its own projection, because key and value have fewer heads "
-                f"than the query (KV heads: {heads}), got a query that reads {query}; choices: "
+                f"than the query (KV heads: {heads}), got a query made from {query}; choices: "
                 "Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
             )
         if heads is not None and IDENTITY in self.sharing.cached:
@@ -122,7 +123,7 @@ class Variant(ScoreTerms):
             raise ValueError("expected a learned key with a k_rank, got the layer input")
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with its own projection for a v_rank, got a value that reads "
+                "expected a value with its own projection for a v_rank, got a value made from "
                 f"{self.sharing.value}"
             )
 
@@ -266,7 +267,7 @@ class Variant(ScoreTerms):
         return {"k": self.k_rank, "v": self.v_rank}.get(source)
 
     def kv_heads(self, num_heads: int) -> int:
-        """Number of KV heads of a layer with ``num_heads`` query heads.
+        """Return the number of KV heads of a layer with ``num_heads`` query heads.
 
         Raises:
             ValueError: if the query heads cannot be divided among the KV heads.

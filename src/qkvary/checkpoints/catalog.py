@@ -103,8 +103,8 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):
         raise UsageError(
-            f"expected a folder other than the checkpoint's own, got {target}: its weights would "
-            "be lost"
+            f"expected a folder other than the checkpoint's own, got {target}: the weights of the "
+            "checkpoint would be lost"
         )
 
 

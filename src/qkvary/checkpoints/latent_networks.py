@@ -214,7 +214,7 @@ def read_latent_network(
     names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
     unknown = min(tensors.keys() - names.keys(), default=None)
     if unknown is not None:
-        raise UsageError(f"{where} has {unknown[:80]}, which this program does not compute")
+        raise UsageError(f"{where} has the tensor {unknown[:80]}, which qkvary does not use")
     found = {names[name]: tensor for name, tensor in tensors.items()}
     _check_shapes(sizes, found, {ours: name for name, ours in names.items()}, where)
     layers = range(sizes.num_layers)

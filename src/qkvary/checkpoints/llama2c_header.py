@@ -90,7 +90,7 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
     """Read and check the header."""
     if data.startswith(_LATER_VERSIONS):
         raise UsageError(
-            f"{where} is of a later version of the llama2.c format; export it as version 0"
+            f"{where} has a later version of the llama2.c format; export the model as version 0"
         )
     if len(data) < HEADER.size:
         raise DamagedError(f"{where} has {len(data)} bytes, fewer than a header of {HEADER.size}")

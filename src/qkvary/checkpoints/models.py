@@ -117,7 +117,7 @@ def save_model(
     except DamagedError as error:
         raise UsageError(str(error)) from None
     if path.exists() and not holds(path, KIND):
-        raise UsageError(f"{path} is not a model of this format; it is not overwritten")
+        raise UsageError(f"{path} is not a model that qkvary saved; it is not overwritten")
     files = {
         _WEIGHTS: to_safetensors(weights),
         _CONFIG: canonical_json(model.config).encode() + b"\n",
@@ -211,8 +211,8 @@ def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
     if len(formats) != 1 or not formats <= set(DTYPES):
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
         raise DamagedError(
-            f"{where} has weights of {names or 'no format'}, expected all weights in one of "
-            "float64, float32, bfloat16 and float16"
+            f"{where} has weights in {names or 'no format'}, expected all weights in the same "
+            "format: float64, float32, bfloat16 or float16"
         )
     for name, tensor in weights.items():
         if not torch.isfinite(tensor).all():
@@ -252,12 +252,12 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
             return from_dict(LanguageModelConfig, fields)
     except UnknownPartError as error:
         raise UsageError(
-            f"{path}: {error}; qk.load(path, code=FILE) first imports the file that registers "
-            "this part"
+            f"{path}: {error}; to import the file that registers this part, call "
+            "qk.load(path, code=FILE)"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{refused}: {short_reason(error)}") from None
-    raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")
+    raise DamagedError(f"{refused}: it states more layers than there are tensors ({tensors})")
 
 
 def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:

@@ -37,14 +37,14 @@ _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
 _TERMS = {
     "plus": "the bias that the position term '+' adds to the scores of every key position",
     "key_bias": "a bias that is added to the scores of every key position",
-    "diagonal": "a normalised diagonal of scores",
-    "unscaled-diagonal": "a normalised diagonal of scores",
+    "diagonal": "scores whose diagonal is normalised",
+    "unscaled-diagonal": "scores whose diagonal is normalised",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
     "decay": "attention weights that decay with the distance",
     "qk-norm": "norms of query and key",
     "qk-norm-wide": "norms of query and key",
-    "soft_cap": "a soft cap of scores",
+    "soft_cap": "a soft cap on the scores",
 }
 
 
@@ -116,13 +116,13 @@ def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[s
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
     if config.block.skips != "both":
-        yield f"skips around {config.block.skips}; choices: both"
+        yield f"the skips {config.block.skips}; choices: both"
     outside = {
         "parallel sublayers": config.block.parallel,
         "blocks that share their weights": config.shared_blocks,
         "scaled embeddings": config.scale_embedding,
         "a bias on the logits": config.head_bias,
-        "a soft cap of logits": config.logit_cap is not None,
+        "a soft cap on the logits": config.logit_cap is not None,
     }
     yield from (name for name, is_there in outside.items() if is_there)
 
@@ -144,10 +144,10 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if not rotates(config):
-        yield "positions without rotation; choices: rotary"
+        yield "no rotary positions; choices: rotary"
     for layer in config.layers:
         if layer.variant.positions != "rotary":
-            yield "layers with and without rotation"
+            yield "rotary positions in some layers only"
         if layer.value_rope != "none":
             yield f"values that are rotated keys ({layer.value_rope}); set value_rope to none"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:

@@ -58,7 +58,7 @@ def read_weights(
         for ours, part in zip(names, parts, strict=True):
             found[ours] = restore_order(ours, part, layer, order).contiguous()
     if left:
-        raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")
+        raise UsageError(f"{where} has the tensor {min(left)[:80]}, which qkvary does not use")
     return found
 
 

@@ -46,9 +46,10 @@ OUT_OF_RESOURCES = {
 }
 HELP = "Train, compare and explain transformers that share query, key and value projections."
 EPILOGUE = (
-    "Add --help to a command for its options, --json for one JSON document, --debug for "
-    "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
-    "7 refused for safety, 128 + N stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)."
+    "Add --help to a command to see its options, --json to get one JSON document, or --debug to "
+    "see tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 lack of resources, 5 "
+    "diverged, 6 busy, 7 refused for safety, 128 + N stopped by signal N (130 Ctrl-C, 143 SIGTERM, "
+    "129 SIGHUP)."
 )
 
 

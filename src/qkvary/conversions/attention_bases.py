@@ -116,8 +116,8 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
         raise UsageError(f"expected a {role} without a map per head in {layer.name}, got {label}")
     if layer.reading(source).endswith("down") or matrix.shape[0] != matrix.shape[1]:
         raise UsageError(
-            f"expected a square {role} matrix of full rank in {layer.name}, got {label} with "
-            f"{matrix.shape[1]} channels in and {matrix.shape[0]} out"
+            f"expected a square {role} matrix of full rank in {layer.name}, got {label}, whose "
+            f"matrix maps {matrix.shape[1]} channels to {matrix.shape[0]}"
         )
     if "key" in sharing.readers(source):
         check_terms(layer)

@@ -87,7 +87,10 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
     bias = f"no {role} bias"
     if role != "query":
-        bias += ", or one that is not rotated, with a separate query and the core softmax"
+        bias += (
+            f" (or a {role} bias that is not rotated, if the query is separate and the core is the "
+            "softmax)"
+        )
     bases: list[Basis] = [None] * draft.blocks
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
@@ -131,7 +134,7 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         "both": "Theorem 4.1 (one layer)",
         "attention": "Theorem 4.2 (every layer)",
     }
-    others = "Theorem 4.2 (every layer), but with skips that differ from those of the theorem"
+    others = "Theorem 4.2 (every layer), but the skips are not those of the theorem"
     return layers or [0], theorems.get(config.block.skips, others)
 
 
@@ -162,7 +165,8 @@ def move_network(
     if was_tied:
         moved.config = dataclasses.replace(moved.config, tied_head=False)
         notes.append(
-            "the head is no longer tied to the embedding: the basis is not orthogonal (Remark 4)"
+            "the output head is no longer tied to the embedding, because the basis is not "
+            "orthogonal (Remark 4)"
         )
     return moved, notes
 

@@ -103,7 +103,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
-        raise UsageError("expected no layer number with shared blocks, which change together")
+        raise UsageError("expected no layer number with shared blocks, which all change together")
     if not 1 <= layer <= draft.config.num_layers:
         raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
     return range(layer - 1, layer)

@@ -21,7 +21,7 @@ _ROWS, _TOKENS = 2, 128
 """Number and maximum length of the sequences of random tokens on which logits are compared."""
 
 
-class Difference(NamedTuple):
+class LogitDifference(NamedTuple):
     """The difference between the logits of two networks on the same tokens."""
 
     dtype: str
@@ -43,8 +43,8 @@ class Rewriting:
     statement: str
     conditions: tuple[str, ...]
     conditioning: tuple[Conditioning, ...]
-    exact: Difference
-    stored: Difference
+    exact: LogitDifference
+    stored: LogitDifference
     """The difference that is measured in the number format of the networks."""
     tokens: int
     notes: tuple[str, ...]
@@ -94,12 +94,12 @@ def measure_difference(
     expected: Float[Tensor, "*batch vocabulary"],
     found: Float[Tensor, "*batch vocabulary"],
     dtype: torch.dtype,
-) -> Difference:
+) -> LogitDifference:
     """Return the difference between two tensors of logits."""
     largest = float((found - expected).abs().max())
     size = float(expected.square().mean().sqrt())
     changed = found.argmax(dim=-1) != expected.argmax(dim=-1)
-    return Difference(
+    return LogitDifference(
         dtype=str(dtype).removeprefix("torch."),
         largest=largest,
         relative=largest / size if size else (math.inf if largest else 0.0),

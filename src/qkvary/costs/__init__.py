@@ -1,1 +1,1 @@
-"""What does a network *cost*? Parameters, MACs and cache bytes, from ``arch`` alone; no torch."""
+"""Computes the parameters, MACs and cache bytes of networks, from ``arch`` alone; no torch."""

@@ -98,8 +98,8 @@ def choose_candidates(
         if lost > 0:
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
-                f"{name} has no joint positions{where}, unlike {model.name}: the core of {name} "
-                "does not support such positions"
+                f"{name} has no positions in its scores{where}, unlike {model.name}: the core of "
+                f"{name} does not support them"
             )
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 

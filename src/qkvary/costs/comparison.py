@@ -13,8 +13,9 @@ from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_byte
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
 from qkvary.costs.formats import Format
-from qkvary.costs.macs import TRAINING_FACTOR, MacCount, decode_macs, forward_macs
+from qkvary.costs.macs import MacCount, decode_macs, forward_macs
 from qkvary.costs.parameters import ParameterCount, active_parameters, model_parameters
+from qkvary.costs.training import training_macs_per_token
 
 LONGEST_DEFAULT = 8192
 """Maximum of the default context, in tokens."""
@@ -112,7 +113,9 @@ def compare_model(
             decode_macs=decode_macs(model, context=tokens, encoder_tokens=seen),
             prefill_macs=forward(logits="last", fills_cache=decodes),
             square_macs=forward(pairs="square"),
-            training_macs_per_token=TRAINING_FACTOR * forward().total / tokens,
+            training_macs_per_token=training_macs_per_token(
+                model, tokens=tokens, encoder_tokens=seen
+            ),
             cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
             cache_growth_bytes_per_token=growth if decodes else None,
             cache_bytes=batch * held if decodes else None,

@@ -321,7 +321,9 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
 
 def _check_decoder(model: Model) -> None:
     if model.encoder is not None or not model.is_causal:
-        raise ValueError("expected a decoder-only model for an engine's cache, got another kind")
+        raise ValueError(
+            "expected a decoder-only model for an engine's cache, got another kind of model"
+        )
 
 
 def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str, int | None]:

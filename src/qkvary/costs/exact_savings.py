@@ -111,13 +111,14 @@ _EXPLANATIONS: dict[Method, str] = {
     ),
 }
 _PRICES: dict[Method, str] = {
-    "one tensor for both": "nothing",
+    "one tensor for both": "this saving costs nothing",
     "value and rotated slice": (
         "reading a cached token costs no extra work; the gain must be applied in float32 before "
         "the key is rounded, or 16-bit keys differ in the last bit"
     ),
     "rotate when read": (
-        "every stored key is rotated whenever it is read: 3 operations per rotated channel"
+        "every stored key is rotated whenever it is read, which takes 3 operations per rotated "
+        "channel"
     ),
     "layer input": (
         "keys and values are computed again from the stored layer input at each read; where "
@@ -267,7 +268,7 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
                 numbers = attention.sums + attention.recent
                 yield f"layers with a {attention.kind} keep a state of {numbers:,} numbers each"
         elif attention.reads_layer is not None:
-            yield "some layers read another layer's keys and values and keep none"
+            yield "some layers read another layer's keys and values, and keep none of their own"
         elif attention.config.variant.keeps_state:
             numbers = attention.config.state_numbers
             yield f"layers of linear attention keep a state of {numbers:,} numbers each"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether ``one`` is nowhere larger than ``other`` and smaller in some coordinate.
 
-    Negate coordinates that should be large.
+    If a coordinate should be large, the caller must pass its negative.
     """
     pairs = list(zip(one, other, strict=True))
     return all(own <= its for own, its in pairs) and any(own < its for own, its in pairs)

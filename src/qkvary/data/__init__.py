@@ -1,1 +1,1 @@
-"""Where do *examples* come from? Each source has one file; only this package downloads."""
+"""Loads examples. Each source of examples has one file; only this package downloads."""

@@ -19,7 +19,7 @@ RUNS = Path("runs")
 NETWORK_NAME = "network"
 """The folder of the trained network, inside the folder of its run."""
 _RUN_KEY = re.compile(r"[0-9a-f]{64}")
-_KEY_START = re.compile(r"[0-9a-f]{2,64}")
+_KEY_START = re.compile(r"[0-9a-f]{1,64}")
 
 
 def packaged_names() -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def find_checkpoint(reference: StrPath) -> Path:
     known = find_name(name, names)
     if root is not None and known is not None:
         return root / FOLDER / known
-    run = _find_run(path)
+    run = find_run(path)
     if run is not None:
         return _network_of(run)
     hint = "" if path.parent.name else f"; {suggest(name, names)}"
@@ -69,15 +69,22 @@ def find_checkpoint(reference: StrPath) -> Path:
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")
 
 
-def _find_run(path: Path) -> Path | None:
-    """Return the folder of the run whose key starts with the last part of a path, or ``None``."""
-    start, folder = path.name.lower(), path.parent if path.parent.name else RUNS
+def find_run(path: Path, runs: Path = RUNS) -> Path | None:
+    """Return the folder of a run, or ``None``.
+
+    ``path`` is that folder, or ``FOLDER/START``: a folder of runs and the start of the run's key;
+    without ``FOLDER``, the run is in ``runs``.
+    """
+    if _RUN_KEY.fullmatch(path.name) and path.is_dir():
+        return path
+    start, folder = path.name.lower(), path.parent if path.parent.name else runs
     if not _KEY_START.fullmatch(start):
         return None
-    runs = [one for one in folder.glob(f"{start[:2]}/{start}*") if _RUN_KEY.fullmatch(one.name)]
-    if len(runs) > 1:
-        raise UsageError(f"{len(runs)} runs in {folder} start with {start!r}; give more of the key")
-    return runs[0] if runs else None
+    matches = folder.glob(f"{start[:2]:?<2}/{start}*")
+    found = [one for one in matches if _RUN_KEY.fullmatch(one.name)]
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} runs in {folder} start with {start!r}; give a longer key")
+    return found[0] if found else None
 
 
 def _network_of(run: Path) -> Path:

@@ -26,7 +26,9 @@ LIBRARY_CHARACTERS = 2**16
 LONGEST_UNBROKEN = 2**24
 """Maximum number of characters without whitespace that a tokenizer may receive."""
 LETTERS_PER_TOKEN = 32
-"""Characters of a document to encode per requested token; if tokens are longer, fewer result."""
+"""Characters of a document to encode per requested token; more if tokens are longer."""
+SPARE_TOKENS = 16
+"""Tokens before the end of a shortened text, which may differ from those of the whole text."""
 # Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
@@ -47,9 +49,17 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the first tokens of a document: about ``tokens`` or more, or all of a short one."""
+    """Return the first tokens of a document: ``tokens`` or more, or all of a short one.
+
+    The first ``tokens`` of them are those of the whole document.
+    """
+    letters = LETTERS_PER_TOKEN * tokens
     try:
-        return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])
+        while True:
+            found = encode_document(tokenizer, document.text[:letters])
+            if len(found) >= tokens + SPARE_TOKENS or letters >= len(document.text):
+                return found
+            letters *= 2
     except ValueError as error:
         raise UsageError(f"{document.where} cannot be encoded: {error}") from error
 

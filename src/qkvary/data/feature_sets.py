@@ -86,7 +86,7 @@ def features_path(name: str) -> Path:
     """Return the path at which ``qkvary data features`` writes a set."""
     folder = cache_directory()
     if folder is None:
-        raise UsageError("expected a cache directory for features: set QKVARY_CACHE")
+        raise UsageError("expected a cache directory for features, got none: set QKVARY_CACHE")
     return folder / FOLDER / f"{name}.safetensors"
 
 

@@ -64,7 +64,7 @@ def download(
         said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
         raise DownloadError(f"{said}; or {put}") from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise DownloadError(f"{url} has changed: its sha256 differs")
+        raise DownloadError(f"{url} has changed: its sha256 is not the expected one")
     return data
 
 
@@ -86,6 +86,6 @@ def load_published(
     if found != sha256:
         raise DamagedError(
             f"expected {name} with sha256 {sha256[:12]} in {path}, got {found[:12]}: remove or "
-            "replace it"
+            "replace the file"
         )
     return data, str(path)

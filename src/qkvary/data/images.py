@@ -60,7 +60,7 @@ def _place_of_folders(images: ImageSet) -> Path:
         place = find_tiny_imagenet(folder, stem)
         if place is not None:
             return place
-    put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
+    put = f"put {stem}.zip (or .tar, .tar.gz, .tar.xz, or the folder) into QKVARY_DATA"
     cache = cache_directory()
     if cache is None:
         raise UsageError(f"{images.name} is not on this machine: {put}")
@@ -103,7 +103,7 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> bytes:
         return data
     raise DamagedError(
         f"expected a file of {images.name} with sha256 {sha256[:12]} in {where}, got "
-        f"{found[:12]}: remove or replace it"
+        f"{found[:12]}: remove or replace the file"
     )
 
 
@@ -122,7 +122,7 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
         }
     for file, data in plain.items():
         if hashlib.sha256(data).hexdigest() != images.files[file]:
-            raise DownloadError(f"the sha256 of the downloaded {file} of {images.name} differs")
+            raise DownloadError(f"the downloaded {file} of {images.name} has the wrong sha256")
     if cache := cache_directory():
         for file, data in found.items():
             keep_in_cache(cache / images.folder / file, data)

@@ -55,7 +55,7 @@ def load_own_images(expected: OwnImages) -> LoadedImages:
     sha256 = _fingerprint(*found)
     if sha256 != expected.data_sha256:
         raise UsageError(
-            f"expected the images {expected.data_sha256[:12]} in {expected.data}, got "
+            f"expected images with sha256 {expected.data_sha256[:12]} in {expected.data}, got "
             f"{sha256[:12]}: start a new run for different images"
         )
     return found

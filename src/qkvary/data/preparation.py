@@ -100,8 +100,8 @@ def prepare(
         for name, wanted in plan.items():
             if stored is not None and stored.get(name) != wanted:
                 raise UsageError(
-                    f"{folder} holds a set with another {name}: remove it, or prepare elsewhere "
-                    "with `qkvary data prepare ... --out DIR`"
+                    f"{folder} holds a set with another {name}: remove the folder, or prepare the "
+                    "set elsewhere with `qkvary data prepare ... --out DIR`"
                 )
         if not is_complete:
             if stored is None:

@@ -137,6 +137,17 @@ class PreparedData:
         """The name of the set."""
         return str(self.about["name"])
 
+    def find_split(self, name: str) -> tuple[str, TokenSplit]:
+        """Return a split and its name; if there is no test split, the validation split is meant."""
+        if name == "test" and name not in self.splits:
+            name = "validation"
+        if name not in self.splits:
+            raise UsageError(
+                f"expected a data set with a split {name}, got {self.path} with "
+                f"{', '.join(self.splits)}"
+            )
+        return name, self.splits[name]
+
 
 def is_prepared(path: Path) -> bool:
     """Return whether a folder looks like a complete set, without verifying it."""
@@ -191,7 +202,7 @@ def open_prepared(
         )
     if (path / PLAN_FILE).exists() and not (path / MANIFEST_NAME).is_file():
         raise UsageError(
-            f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
+            f"{path} is not finished: run the same `qkvary data prepare` again to resume it"
         )
     if not (path / MANIFEST_NAME).is_file():
         raise UsageError(

@@ -76,8 +76,8 @@ def find_prepared(text: str) -> Path:
     name, tokenizer = corpus.name if corpus else name, tokenizer or DEFAULT_TOKENIZER
     if not name or "/" in tokenizer or (corpus is None and path.exists()):
         raise UsageError(
-            f"expected a prepared set, got {text}: run `qkvary data prepare {text}` and give its "
-            "folder"
+            f"expected a prepared set, got {text}: run `qkvary data prepare {text}` and give the "
+            "folder that it writes"
         )
     folder = default_folder(name, plain_name(tokenizer))
     if not is_prepared(folder):
@@ -159,8 +159,8 @@ def check_prepared(text: str, sha256: str, report: Callable[[str], None]) -> Non
     except UsageError:
         if corpus is not None and place is not None and find_local(corpus) is None:
             raise UsageError(
-                f"expected the data set {sha256[:12]} of {text} or its text, got neither: put the "
-                f"text at {place} below QKVARY_DATA"
+                f"expected the data set {text} with fingerprint {sha256[:12]}, or its text, got "
+                f"neither: put the text at {place} below QKVARY_DATA"
             ) from None
         report(f"preparing {text}")
         folder = ensure_prepared(text)
@@ -171,7 +171,8 @@ def check_prepared(text: str, sha256: str, report: Callable[[str], None]) -> Non
             remedy = f"remove that folder, and put the text of the expected set at {place} below "
             remedy += "QKVARY_DATA"
         raise UsageError(
-            f"expected the data set {sha256[:12]} of {text}, got {found[:12]} in {folder}: {remedy}"
+            f"expected the data set {text} with fingerprint {sha256[:12]} in {folder}, got "
+            f"{found[:12]}: {remedy}"
         )
 
 
@@ -247,7 +248,7 @@ def plan_text(
     if found[1] == "characters" and found[0].pin is not None:
         raise UsageError(
             "expected a text on this machine, because a plan counts its characters, got "
-            f"{text}, a data set of the hub: prepare it first"
+            f"{text}, a data set of the hub: prepare the data set first"
         )
     source, chosen = found[0].read(), found[1]
     vocabulary = count_tokens(chosen, documents=source.documents())

@@ -69,7 +69,7 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
     if found != digest:
         raise DamagedError(
             f"expected the first {DIGESTED_CLASSES} classes of Tiny ImageNet with sha256 "
-            f"{digest[:12]} in {place}, got {found[:12]}: remove or replace it"
+            f"{digest[:12]} in {place}, got {found[:12]}: remove or replace these images"
         )
     by_name = {name: name.split("/")[1] for name in train}
     return LoadedImages(

@@ -32,7 +32,7 @@ def served_folder() -> Path:
     """Return the folder of exports and logs."""
     found = cache_directory()
     if found is None:
-        raise UsageError("expected a cache directory for exports: set QKVARY_CACHE")
+        raise UsageError("expected a cache directory for exports, got none: set QKVARY_CACHE")
     return found / "served"
 
 

@@ -23,6 +23,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from qkvary.inference.engines import CacheLine, Engine, Serving
+from qkvary.storage.environment import ending_signals
 from qkvary.storage.errors import ResourceError, StoppedError, UsageError
 
 PATIENCE = 10.0
@@ -33,8 +34,6 @@ LAST_LINES = 4_000
 """Bytes at the end of a log that are searched for the reason why an engine failed."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 _PR_SET_PDEATHSIG = 1
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that stop the server, in addition to Ctrl-C."""
 
 
 def choose_port(host: str, port: int) -> int:
@@ -83,8 +82,9 @@ def run_engine(
     """Run an engine until the ``with`` block ends."""
     launch = engine.launch(program, asked)
     with ExitStack() as stack:
-        # Python delivers signals to the main thread only.
-        for number in ENDING if current_thread() is main_thread() else ():
+        # Python delivers signals to the main thread only, and raises an error itself at Ctrl-C.
+        ending = {*ending_signals()} - {signal.SIGINT}
+        for number in ending if current_thread() is main_thread() else ():
             stack.callback(signal.signal, number, signal.signal(number, _stop))
         output = stack.enter_context(log.open("wb"))
         leash = None

@@ -1,8 +1,8 @@
-"""The attention layer: one class that computes every variant.
+"""Defines the attention layer, one class that computes every variant.
 
-It fixes the order of the steps: projections, queries, keys and values (the roles), terms added to
-the scores, the core that mixes the values, and the output. Each step has its own module. Residuals
-and norms belong to the blocks.
+The class fixes the order of the steps: projections, queries, keys and values (the roles), terms
+added to the scores, the core that mixes the values, and the output. Each step has its own module.
+Residuals and norms belong to the blocks.
 """
 
 import warnings
@@ -37,9 +37,9 @@ from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
-    """Set the factor of the temperature in every attention layer, in place.
+    """Set the factor that multiplies the softmax temperature in every attention layer.
 
-    Return the network.
+    The network is changed in place and returned.
     """
     for module in network.modules():
         if isinstance(module, Attention):
@@ -50,9 +50,9 @@ def anneal(network: nn.Module, factor: float) -> nn.Module:
 class Attention(nn.Module):
     """Multi-head attention in which query, key and value can share projections.
 
-    ``softmax(s q k^T + terms) v W_o``, where the variant says which projections make q, k and v.
-    A drop-in layer: ``Attention(d_model=64, num_heads=4)(x)`` maps [batch, tokens, d_model] to the
-    same shape.
+    The layer computes ``softmax(s q k^T + terms) v W_o``, where the variant says which projections
+    make q, k and v. It is a drop-in layer: ``Attention(d_model=64, num_heads=4)(x)`` maps
+    [batch, tokens, d_model] to the same shape.
 
     Source: Kayyam et al. 2026 (projection sharing, the bias ``+``); Karbevski and Mijoski 2025
     (identity query). Differs from their code in that ``+`` is computed in its reduced form and KV
@@ -84,7 +84,7 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Determines the initial values; by default drawn from torch's generator.
+            seed: Determines the initial values; by default, torch's generator draws the seed.
             draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
@@ -135,7 +135,7 @@ class Attention(nn.Module):
                 stacklevel=2,
             )
         self.annealing = 1.0
-        """The factor of the temperature at the current training step (:func:`anneal`)."""
+        """The factor that multiplies the temperature at the current step (:func:`anneal`)."""
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
@@ -261,7 +261,10 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a state supports a call, before its cache is changed."""
+        """Raise an error if a layer that keeps a state cannot process a call.
+
+        The check comes before the call changes the layer's cache.
+        """
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected evaluation mode or no dropout for a layer that keeps a state, since it "
@@ -376,8 +379,8 @@ class Attention(nn.Module):
     def _absorbs(self, cache: LayerCache, queries: int) -> bool:
         """Return whether to attend to the latent itself, without expanding key and value.
 
-        That is cheaper for few queries and many keys, and rounds differently. This requires scores
-        that are dot products of query and key.
+        This is cheaper for few queries and many keys, but rounds differently. It is possible only
+        if scores are dot products of query and key.
         """
         return (
             self.latent is not None
@@ -391,7 +394,7 @@ class Attention(nn.Module):
         )
 
     def _check_memory(self, positions: Tensor | None, document_ids: Tensor | None) -> None:
-        """Check that the layer supports cross attention, and that its keys have no given order."""
+        """Check that the layer supports cross attention, and that no order of its keys is given."""
         variant = self.config.variant
         if positions is not None or document_ids is not None:
             raise ValueError("expected neither positions nor document_ids with a memory")
@@ -421,7 +424,7 @@ def _holds(cache: LayerCache | None, memory: Tensor) -> bool:
     cached = 0 if cache is None else cache.length
     if cached not in (0, memory.shape[1]):
         raise ValueError(
-            f"expected the memory of {cached} tokens that is in the cache, got one of "
-            f"{memory.shape[1]}"
+            f"expected the memory that the cache stores, which has {cached} tokens, got a memory "
+            f"of {memory.shape[1]} tokens"
         )
     return cached > 0

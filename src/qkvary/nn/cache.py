@@ -157,7 +157,8 @@ class LayerCache:
         """
         if not self.has_fixed_memory:
             raise ValueError(
-                "expected a preallocated cache that has no window and has already seen a token"
+                "expected a preallocated cache without a window that has already seen a token, got "
+                "another cache"
             )
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         for name, store in self._stores.items():

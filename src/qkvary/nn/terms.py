@@ -1,4 +1,4 @@
-"""The scores of attention as an object, and the score terms that change this object.
+"""Represents attention scores as an object, and defines the score terms that change it.
 
 Each score term in ``arch.terms`` has one class here, with the same name. The class sets a field of
 :class:`Scores`. The role terms are in ``nn.projections``.
@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """``(gain * scale (q k^T + rope) + key_bias + pair_bias) / temperature``."""
+    """The scores ``(gain * scale (q k^T + rope) + key_bias + pair_bias) / temperature``.
+
+    Each part of the formula is a field.
+    """
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch kv_heads keys head_dim"]
@@ -40,16 +43,16 @@ class Scores:
     products: Pairs | None = None
     """``scale q k^T`` if a term has changed single entries, else None."""
     gain: Float[Tensor, "sets 1 1"] | None = None
-    """A learned factor of ``q k^T``."""
+    """A learned factor that multiplies ``scale (q k^T + rope)``."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
     temperature: float = 1.0
-    """The divisor of the scores, all terms included."""
+    """The number by which the sum of all terms is divided."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """For linear attention: the logarithm of the decay of weights per token of distance."""
+    """In linear attention, the logarithm of the factor by which weights decay with each token."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
-        """Return q, k and a scale; ``scale q k^T`` are the scores without the pair bias."""
+        """Return q, k and a scale so that ``scale q k^T`` are the scores without the pair bias."""
         scale, query, key = self.scale / self.temperature, self.query, self.key
         if self.query_rope is not None and self.key_rope is not None:
             rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
@@ -75,8 +78,8 @@ class Scores:
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
         """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        Because they are separate, the key can also be the value, and the rotary key is not copied
-        for each KV head.
+        Because the two are separate, the key can also be the value, and the rotary key is not
+        copied for each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -158,10 +161,10 @@ class DiagonalNorm(ScoreTerm):
 
     needs_products = True
     own_scale: float | None = 1.0
-    """The factor of the normalised diagonal; ``None`` means the score scale."""
+    """The factor that multiplies the normalised diagonal; ``None`` means the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
-        """Normalise the products."""
+        """Compute the products of query and key, and normalise their diagonal."""
         products = normalise_diagonal(
             content_scores(scores.query * scores.scale, scores.key),
             scores.key.square().sum(dim=-1) * scores.scale,
@@ -174,7 +177,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """The diagonal norm before the score scale. The scale then applies to the diagonal too."""
+    """Normalises the diagonal before scores are scaled, so that the scale applies to it too."""
 
     own_scale = None
 
@@ -188,7 +191,7 @@ class SoftCap(ScoreTerm):
     needs_products = True
 
     def forward(self, scores: Scores) -> Scores:
-        """Apply the cap to the products."""
+        """Cap the scores, and store them as products."""
         cap = self.config.variant.soft_cap or 1.0
         # The temperature divides the capped scores, so it is set to 1 here.
         found = replace(scores, temperature=1.0).multiply()
@@ -228,7 +231,7 @@ class PlusBias(ScoreTerm):
         initializer.bias("plus.bias", self.bias, init, features)
 
     def forward(self, scores: Scores) -> Scores:
-        """Multiply by tau and add g(j)."""
+        """Multiply the scores by tau and add g(j)."""
         gain = self.weight.sum(dim=-1)[:, None, None]
         return replace(scores, gain=gain, key_bias=self.key_bias(scores.layout.key_positions))
 
@@ -243,9 +246,10 @@ class PlusBias(ScoreTerm):
 
 
 class KeyBias(ScoreTerm):
-    """:class:`PlusBias` parametrised directly: scores become ``tau a_ij + b(j)``.
+    """Learns tau and the bias of each position directly: scores become ``tau a_ij + b(j)``.
 
-    The factor tau and the table of biases b are learned, per layer or per head.
+    :class:`PlusBias` computes scores of the same form from other parameters. Each layer or each
+    head has its own tau and b.
     """
 
     is_learned_bias = True
@@ -262,14 +266,17 @@ class KeyBias(ScoreTerm):
         nn.init.zeros_(self.weight)
 
     def forward(self, scores: Scores) -> Scores:
-        """Multiply by tau and add b(j)."""
+        """Multiply the scores by tau and add b(j)."""
         index = scores.layout.key_positions.clamp(0, self.weight.shape[1] - 1)
         bias = self.weight[:, index].permute(1, 2, 0)
         return replace(scores, gain=self.gain[:, None, None], key_bias=bias)
 
 
 class RelativeBias(ScoreTerm):
-    """Adds a learned bias b_h(i - j) per head and clipped distance, not symmetric in i and j."""
+    """Adds a bias b_h(i - j) that is learned for each head and each clipped distance.
+
+    The bias is not symmetric in i and j.
+    """
 
     is_learned_bias = True
 
@@ -294,7 +301,7 @@ class RelativeBias(ScoreTerm):
 class Alibi(ScoreTerm):
     """Subtracts the distance |i - j| times a slope per head, 2^(-8 (h+1) / heads).
 
-    Source: Press et al. 2022, "Train Short, Test Long". With |i - j| the bias is symmetric.
+    Source: Press et al. 2022, "Train Short, Test Long". The bias is symmetric in i and j.
     """
 
     def forward(self, scores: Scores) -> Scores:
@@ -318,7 +325,7 @@ class Temperature(ScoreTerm):
 
 
 class Decay(ScoreTerm):
-    """In linear attention, multiply the weight of a key that is n tokens before the query by f^n.
+    """Multiplies the weight of a key that is n tokens before the query by f^n (linear attention).
 
     A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h. The
     distance n counts tokens by their index in the sequence, whatever their positions are.

@@ -3,11 +3,12 @@
 import difflib
 import functools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
+from qkvary.storage.errors import UsageError
 from qkvary.text.names import listed, suggest
 
 _ENDING = ".json"
@@ -16,12 +17,45 @@ _File = TypeVar("_File")
 
 def document_names() -> tuple[str, ...]:
     """Return the sorted names of the documents that make claims: papers, poster and article."""
-    return tuple(sorted(_claims()))
+    return tuple(sorted(_documents().values()))
+
+
+def read_documents(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the documents that ``--document`` names; all documents if it names none.
+
+    A document may be named by its folder too, such as ``overview`` for ``overview-article``.
+
+    Raises:
+        UsageError: for an unknown document.
+    """
+    known = _documents() | {name: name for name in document_names()}
+    for name in given:
+        if name not in known:
+            said = suggest(name, document_names())
+            raise UsageError(f"expected a document for --document, got {name!r}; {said}")
+    return tuple(dict.fromkeys(known[name] for name in given)) or document_names()
+
+
+def select_names(
+    texts: Iterable[str], names: Iterable[str], documents: Iterable[str], what: str
+) -> list[str]:
+    """Return the names of figures or tables that equal a text or end with it, or all of them.
+
+    Only names in ``documents`` are returned, which are read by ``read_documents``.
+
+    Raises:
+        ValueError: if no name or several names fit a text, or if the documents have no name.
+    """
+    chosen = read_documents(documents)
+    own = [name for name in names if name.startswith(tuple(f"{one}-" for one in chosen))]
+    if not own:
+        raise UsageError(f"expected a document with a {what}, got {listed(chosen)}")
+    return [find_by_end(text, own, what) for text in texts] or own
 
 
 def claims_file(document: str) -> Any:
     """Return the parsed ``claims.json`` of a document."""
-    return _choose(document, _claims(), "a document")
+    return _choose(document, {one["document"]: one for one in _claims().values()}, "a document")
 
 
 def published_names() -> tuple[str, ...]:
@@ -59,9 +93,16 @@ def _choose(name: str, files: Mapping[str, _File], what: str) -> _File:
 
 @functools.cache
 def _claims() -> Mapping[str, Any]:
-    files = (folder / f"claims{_ENDING}" for folder in _folders())
-    found = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
-    return {one["document"]: one for one in found}
+    """Return the parsed claims of the documents by folder name."""
+    files = {folder.name: folder / f"claims{_ENDING}" for folder in _folders()}
+    return {
+        name: json.loads(file.read_text("utf-8")) for name, file in files.items() if file.is_file()
+    }
+
+
+def _documents() -> dict[str, str]:
+    """Return the names of the documents by folder name."""
+    return {folder: one["document"] for folder, one in _claims().items()}
 
 
 @functools.cache

@@ -10,15 +10,15 @@ from cyclopts import Parameter
 
 from qkvary.api.arguments import verb
 from qkvary.api.results import Result
-from qkvary.papers.catalog import document_names
-from qkvary.papers.claim import ByStudy, ClaimedDocument, load_document
+from qkvary.papers.catalog import document_names, read_documents
+from qkvary.papers.claim import ByStudy, load_document
 from qkvary.papers.claim_checks import find_wrong, read_verdicts
 from qkvary.papers.claim_verdicts import JudgedClaim, judge_claim
 from qkvary.papers.claims_report import claim_data, claims_report
 from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.reports.report import Report
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.text.names import count, near_names, suggest
+from qkvary.text.names import count, near_names
 
 VerdictChoice = Literal[
     "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
@@ -43,7 +43,7 @@ def claims(
 
     Args:
         claims: Names of claims, such as poster-3.
-        document: Only claims of this document (can be repeated).
+        document: Only claims of this document, such as poster (can be repeated).
         verdict: Only claims with this verdict (can be repeated).
         search: Only claims that contain these words: in the claim, in its place in the document,
             in its figures, or in the terms that the document uses (can be repeated).
@@ -59,7 +59,7 @@ def claims(
     asked = bool(claims or document or verdict or search)
     if check is not None and asked:
         raise UsageError("expected no claims or filters with --check, which checks every claim")
-    documents = _documents(document)
+    documents = [load_document(name) for name in read_documents(document)]
     find = _find(studies)
     every = [judge_claim(claim, find) for one in documents for claim in one.claims]
     if check is not None:
@@ -110,14 +110,6 @@ def _find(folder: Path | None) -> FindKept:
             "got no table of a study that judges a claim"
         )
     return partial(read_kept, folder)
-
-
-def _documents(names: Sequence[str]) -> list[ClaimedDocument]:
-    unknown = [name for name in names if name not in document_names()]
-    if unknown:
-        said = suggest(unknown[0], document_names())
-        raise UsageError(f"expected a document for --document, got {unknown[0]!r}; {said}")
-    return [load_document(name) for name in names or document_names()]
 
 
 def _choose(

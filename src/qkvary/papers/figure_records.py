@@ -30,6 +30,8 @@ class Printed(NamedTuple):
     column: str
     published: float
     ours: float
+    note: str = ""
+    """What the two numbers are, if they differ in more than their runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     if store.keys() and any(store.state(cell.run_key) != "open" for cell in study.cells()):
         results = gather_results(study, store)
         printed = [
-            Printed(one.name, cell.variant, cell.column, cell.published, cell.ours)
+            Printed(one.name, cell.variant, cell.column, cell.published, cell.ours, cell.note)
             for one in results.summary.published
             for cell in one.cells
             if cell.published is not None and cell.ours is not None
@@ -123,5 +125,6 @@ def _read_printed(folder: Path) -> tuple[Printed, ...]:
                     published, ours = float(row["published"]), float(row["ours"])
                 except ValueError as error:
                     raise DamagedError(f"expected numbers in {path}: {error}") from None
-                found.append(Printed(table, row["variant"], row["column"], published, ours))
+                variant, column, note = row["variant"], row["column"], row.get("note", "")
+                found.append(Printed(table, variant, column, published, ours, note))
     return tuple(found)

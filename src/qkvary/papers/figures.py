@@ -9,7 +9,8 @@ from qkvary.api.arguments import verb
 from qkvary.api.options import Formats
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
-from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
+from qkvary.papers.catalog import select_names
+from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.errors import UsageError
 
@@ -19,6 +20,7 @@ Figure = Annotated[str, Parameter(name="FIGURE")]
 @verb
 def figures(
     *figures: Figure,
+    document: tuple[str, ...] = (),
     out: Path = RUNS,
     tables: Path | None = None,
     to: Path | None = None,
@@ -31,6 +33,7 @@ def figures(
 
     Args:
         figures: Names of figures to draw, or the ends of names (figure-9); all if none is given.
+        document: Only figures of this document, such as key-value (can be repeated).
         out: Folder of runs and reports.
         tables: Folder of reports, such as studies. If OUT has no run of a study, its curves come
             from NAME/tables.
@@ -45,7 +48,8 @@ def figures(
 
     if tables is not None and not tables.is_dir():
         raise UsageError(f"expected a folder of reports for --tables, got {tables}")
-    chosen = [find_figure(name) for name in figures] or list(PAPER_FIGURES.values())
+    names = select_names(figures, PAPER_FIGURES, document, "figure of a paper")
+    chosen = [PAPER_FIGURES[name] for name in names]
     store, damage = Store(out), list[str]()
 
     def read(name: str) -> StudyRecords:

@@ -157,8 +157,9 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
         number("ours", write=PRECISE),
         number("difference", write=partial(numbers.real, sign=True)),
         word("study"),
+        *([word("note")] if any(row["note"] for row in rows) else []),
         notes=list(
-            dict.fromkeys(f"{row['study']}: {row['source']}. {row['note']}" for row in rows)
+            dict.fromkeys(f"{row['study']}: {row['source']}. {row['about']}" for row in rows)
         ),
     )
 
@@ -186,12 +187,12 @@ def _printed_rows(
                 and first.setdefault(quantity, one.table) == one.table
             ):
                 yield {
-                    **pick(one, "variant published ours"),
+                    **pick(one, "variant published ours note"),
                     "quantity": column.title,
                     "difference": one.ours - one.published,
                     "study": study,
                     "source": tables[one.table].source,
-                    "note": tables[one.table].note,
+                    "about": tables[one.table].note,
                 }
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from qkvary.papers.catalog import find_by_end
-
 FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed", "transfer"]
 """``curves`` are learning curves, and ``maps`` attention maps. ``diagonal`` shows scores before and
 after the normalisation of their diagonal, ``sets`` sets of images with the odd one out, and
@@ -376,8 +374,3 @@ _FIGURES = (
 )
 PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}
 """All figures by name, in the order of the papers."""
-
-
-def find_figure(text: str) -> PaperFigure:
-    """Return the figure with this name; ``text`` may be the end of the name."""
-    return PAPER_FIGURES[find_by_end(text, PAPER_FIGURES, "figure of a paper")]

@@ -35,20 +35,20 @@ _WITH_OUTPUT = (
 
 
 def computation(figure: PublishedFigure) -> Derivation:
-    """Derive the MACs of n tokens through the input projections and the published ``+``."""
+    """Derive how many MACs the input projections and the published ``+`` need for n tokens."""
     config = _layer(figure)
     count = sum(_squares(config, source, macs=True) for source in config.variant.projections)
     plain = _spell(count, "nd^2")
     if not config.variant.plus:
         return Derivation(
             value=plain,
-            formula="n tokens through each input projection of d x d weights",
+            formula="each of n tokens is multiplied by the d x d weights of each input projection",
             convention=WITHOUT_BIASES,
             note=_WITH_OUTPUT,
         )
     return Derivation(
         value=f"{plain} + H n^2 m",
-        formula="n tokens through each input projection; m MACs for each score of each head",
+        formula="each input projection takes n d^2 MACs, and each score of each head takes m",
         convention=f"{WITHOUT_BIASES}; the 1x1 map of the position term (+) as published",
         others=(Alternative(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
         note=(
@@ -59,14 +59,14 @@ def computation(figure: PublishedFigure) -> Derivation:
 
 
 def parameters(figure: PublishedFigure) -> Derivation:
-    """Derive the weights of the input projections and of the map of ``+``."""
+    """Derive the number of weights in the input projections and in the map of ``+``."""
     config = _layer(figure)
     count = sum(_squares(config, source, macs=False) for source in config.variant.projections)
     plain = _spell(count, "d^2")
     if not config.variant.plus:
         return Derivation(
             value=plain,
-            formula="d x d weights of each input projection",
+            formula="each input projection has d x d weights",
             convention=WITHOUT_BIASES,
             note=_WITH_OUTPUT,
         )
@@ -74,7 +74,7 @@ def parameters(figure: PublishedFigure) -> Derivation:
     letter = "m" if maps == config.position.plus_features else str(maps)
     return Derivation(
         value=f"{plain} + {letter}",
-        formula="d x d weights of each input projection; a 1x1 map of m channels",
+        formula="each input projection has d x d weights, and the 1x1 map has one per channel",
         convention=WITHOUT_BIASES,
         note="The map has a bias too, and the character model has a map for every head.",
     )

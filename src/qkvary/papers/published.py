@@ -6,10 +6,10 @@ from cyclopts import Parameter
 
 from qkvary.api.arguments import verb
 from qkvary.api.results import Result
-from qkvary.papers.catalog import published_names
+from qkvary.papers.catalog import published_names, select_names
 from qkvary.papers.published_report import published_report
 from qkvary.papers.recomputation import Recomputed, recompute
-from qkvary.papers.tables import find_published, load_published
+from qkvary.papers.tables import load_published
 
 Table = Annotated[str, Parameter(name="TABLE")]
 VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
@@ -17,7 +17,7 @@ VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measu
 
 @verb
 def published(
-    *tables: Table, verdict: tuple[VerdictChoice, ...] = ()
+    *tables: Table, document: tuple[str, ...] = (), verdict: tuple[VerdictChoice, ...] = ()
 ) -> Result[tuple[Recomputed, ...]]:
     """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
 
@@ -28,9 +28,11 @@ def published(
     Args:
         tables: Names of tables to print row by row, or the ends of names (table-7, scenario). If no
             table is given, a summary of all tables is printed.
+        document: Only tables of this document, such as poster (can be repeated).
         verdict: Only figures with this verdict (can be repeated).
     """
-    names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)
+    every = sorted(published_names(), key=_order)
+    names = select_names(tables, every, document, "published table")
     rows = [row for name in names for row in recompute(name)]
     if verdict:
         rows = [row for row in rows if row.verdict.replace(" ", "-") in verdict]

@@ -1,6 +1,6 @@
-"""Writes ``figures.csv``, in which a script in the folder ``studies`` stores numbers for claims.
+"""Writes ``figures.csv``, a table of measured numbers that claims use.
 
-``papers.kept_tables`` reads ``figures.csv``.
+Scripts in the folder ``studies`` write this file, and ``papers.kept_tables`` reads it.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.papers.catalog import find_by_end, published_file, published_names
+from qkvary.papers.catalog import published_file
 from qkvary.studies.published_tables import PublishedColumn, PublishedFigure, PublishedTable
 
 SCHEMA_VERSION = 1
@@ -19,11 +19,6 @@ SCHEMA_VERSION = 1
 def load_published(name: str) -> PublishedTable:
     """Read one published table."""
     return decode_table(published_file(name), name)
-
-
-def find_published(text: str) -> str:
-    """Return the full name of a table; see :func:`find_by_end`."""
-    return find_by_end(text, published_names(), "published table")
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:

@@ -1,1 +1,1 @@
-"""What fits in memory, and which variant to choose? Plans and advice from costs and quality."""
+"""Plans what fits in memory, and advises which variant to choose, from costs and quality."""

@@ -31,8 +31,8 @@ RowStatus = Status | Literal["same function", "no published figure"]
 HALVED = parse_format("fp8")
 """A format with half the bytes of 16-bit numbers."""
 CONVERSION_PRICE = (
-    "measured on SmolLM2-135M, the loss rises by 0.086 ± 0.006 nats per token without training and "
-    "by 0.015 ± 0.005 after a million tokens of healing; an 8-bit cache adds 0.001"
+    "the loss of SmolLM2-135M rose by 0.086 ± 0.006 nats per token without training and by 0.015 "
+    "± 0.005 after healing on a million tokens; an 8-bit cache adds 0.001"
 )
 """Measured by the study ``cache-conversion``."""
 SMALL = 600_000_000
@@ -131,10 +131,11 @@ def nearest_size(parameters: int) -> Size:
 
 
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
-    """Return one sentence per option, in the order in which to try them.
+    """Return one sentence for each way to save memory, in the order in which to try them.
 
-    The order is: a low-bit cache, exact savings, a conversion, training, a smaller model.
-    ``served[0]`` must be the given model in the first cache format.
+    The ways are a low-bit cache, exact savings, a conversion, training another variant, and a
+    smaller model. ``served`` has the variants in each cache format; ``served[0]`` must be the
+    model as it is, in the first format.
     """
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
@@ -145,12 +146,12 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
         if row.saving is not None
         and (_needs_fewer(row, original) or row.plan.users_per_device > most)
     ]
-    exact = [f"unchanged: {_held(original.plan)}"]
-    exact += [f"{row.saving}: {_held(row.plan)}" for row in now]
+    exact = [f"the model as it is ({_held(original.plan)})"]
+    exact += [f"{row.saving} ({_held(row.plan)})" for row in now]
     forms = [form for form in map(parse_format, LOSSY_FORMATS) if form.bits < original.cache.bits]
     plans = [plan_serving(original.model, demand, form) for form in forms]
     bits = [
-        f"{plan.cache.name}: {_held(plan)}"
+        f"{plan.cache.name} ({_held(plan)})"
         for plan in plans
         if plan.user_bytes < original.plan.user_bytes
     ]
@@ -162,13 +163,14 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
             if bits
             else "A low-bit cache does not help: no format makes the cache smaller."
         ),
-        f"Exact now: {'; '.join(exact)}.",
+        f"Keep all outputs exact: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
         (
-            f"With training: {trained.label}: {_held(trained.plan)}, {_change(trained)} as "
-            "published."
+            f"Train another variant: {trained.label} ({_held(trained.plan)}, {_change(trained)} as "
+            "published)."
             if trained
-            else "With training: no variant with a published quality needs fewer devices."
+            else "Training another variant saves no devices: no variant with a published quality "
+            "needs fewer."
         ),
         *_advise_smaller(original, demand),
     )
@@ -188,7 +190,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
     # The converted cache takes as many bytes as one with half the bits.
     held = _held(plan_serving(original.model, demand, HALVED))
     yield (
-        f"With a conversion (qkvary convert --to latent --cache 50%): {held}; {CONVERSION_PRICE}."
+        f"Convert the model (qkvary convert --to latent --cache 50%): {held}; {CONVERSION_PRICE}."
     )
 
 
@@ -259,7 +261,7 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
     qualities = [quality for quality in found_qualities if quality is not None]
     sources = [
         "The published changes in perplexity were measured on a language model of "
-        f"{quality.size} without an encoder: {quality.source}."
+        f"{quality.size} parameters without an encoder: {quality.source}."
         for quality in qualities
     ]
     changed = [quality for quality in qualities if quality.caveats]
@@ -269,7 +271,7 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
         if all(caveat in quality.caveats for quality in changed)
     ]
     of_one = [
-        f"{quality.variant} of {quality.size}: {caveat}"
+        f"{quality.variant} at {quality.size}: {caveat}"
         for quality in changed
         for caveat in quality.caveats
         if caveat not in everywhere
@@ -283,7 +285,7 @@ def _held(plan: ServingPlan) -> str:
         return "the devices have no room for even one user's cache beside the weights"
     users = count(plan.users_per_replica, "user")
     copy = count(plan.devices_per_replica or 1, "device")
-    return f"{users} on {copy}, {count(plan.devices, 'device')} for all"
+    return f"{users} on {copy}, {count(plan.devices, 'device')} for all users"
 
 
 def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:

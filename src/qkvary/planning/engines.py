@@ -68,14 +68,14 @@ def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: i
         model, context=demand.context, stored_as=plan.cache, chunk=chunk, devices=devices
     )
     tokens = ", ".join(f"{block:,}" for block in sorted({block for block, _ in cache.groups}))
-    divided = f"; heads divided among {devices} devices" if devices > 1 else ""
+    divided = f"; the heads are divided among {devices} devices" if devices > 1 else ""
     return EngineRow(
         engine=VLLM,
         user_bytes=devices * cache.sequence_bytes,
         users=cache.users(free),
         tokens=None if plan.devices_per_replica is None else cache.tokens(free),
-        remark=f"blocks of {tokens} tokens, {count(len(cache.groups), 'group')} of layers, prefill "
-        f"chunks of {chunk:,} tokens, {CHUNKS_IN_FLIGHT} in flight{divided}",
+        remark=f"blocks have {tokens} tokens, the layers form {count(len(cache.groups), 'group')}, "
+        f"and {CHUNKS_IN_FLIGHT} prefill chunks of {chunk:,} tokens are in flight{divided}",
     )
 
 
@@ -84,12 +84,14 @@ def _llama_cpp(
 ) -> EngineRow:
     cache = allocate_llama_cpp(model, context=demand.context, stored_as=plan.cache)
     held = cache.total_bytes
-    windows = "" if cache.window_cells is None else f", {cache.window_cells:,} in windows"
+    cells = cache.window_cells
+    windows = "" if cells is None else f" ({cells:,} in layers with a window)"
     return EngineRow(
         engine=LLAMA_CPP,
         user_bytes=held,
         users=devices * free // held,
-        remark=f"a slot of {cache.cells:,} cells for each user{windows}; micro-batches of 512",
+        remark=f"each user has a slot of {cache.cells:,} cells{windows}; micro-batches have 512 "
+        "tokens",
     )
 
 

@@ -31,11 +31,11 @@ _DILUTED = (
     "real token is larger than the published change, as the study lm-dilution shows."
 )
 _SHIPPED_GROUPS = (
-    "The released script for Q-GQA has 8 KV heads (75 % less cache); the table says 4."
+    "The released script for Q-GQA has 8 KV heads (75 % less cache); the paper's table says 4."
 )
 _STOPPED_EARLY = (
-    "Reported at step 7,500 of 8,477, after 8.85B positions; learning rate, warm-up and batch "
-    "differ from the 300M networks."
+    "The figures are those of step 7,500 of 8,477, after 8.85B positions; learning rate, warm-up "
+    "and batch differ from those of the 300M networks."
 )
 
 

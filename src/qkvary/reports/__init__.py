@@ -1,1 +1,1 @@
-"""What does a person look at? Pages, tables, charts and exports."""
+"""Renders results for readers: pages, tables, charts and exports."""

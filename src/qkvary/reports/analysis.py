@@ -34,16 +34,17 @@ DEFINITIONS = {
         "network computes."
     ),
     "explained": (
-        "1 - |(V - K M) W_O|^2 / |V W_O|^2 over the tokens, with keys K and values V centred, and "
-        "M the best linear map of keys to values."
+        "1 - |(V - K M) W_O|^2 / |V W_O|^2 over the tokens. K and V are the centred keys and "
+        "values, and M is the best linear map from keys to values."
     ),
     "row spaces, tokens": (
-        "Mean squared cosine of the principal angles between two spaces: the input directions that "
-        "W_K and W_V use, or the keys and the values over the tokens."
+        "The mean squared cosine of the principal angles between two spaces. Row spaces compares "
+        "the input directions that W_K and W_V use. Tokens compares the keys and the values over "
+        "the tokens."
     ),
     "CKA": (
-        "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
-        "values as the output sees them."
+        "The linear CKA of K M_q^1/2 and V M_o^1/2. The keys are weighted as the queries of their "
+        "group read them, and the values as the output projection reads them."
     ),
     "lost": (
         "The share of the energy of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its "
@@ -81,9 +82,9 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
         answer=answers,
         picture=Chart(
             draw=partial(_draw_layers, layers),
-            caption="Likeness and cost, by layer",
-            detail="Left: the line shows the value for random weights. Right: a point is hollow "
-            "where the forecast is not trusted.",
+            caption="How alike key and value are, and the cost of tying them, by layer",
+            detail="In the left panel, the vertical lines show the values for random weights. In "
+            "the right panel, a hollow point is a forecast that is not trusted.",
             file="layers",
         ),
         caveats=caveats,

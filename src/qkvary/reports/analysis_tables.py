@@ -55,7 +55,7 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
         number("explained=", write=pair("explained", "explained_chance"), below="V by K"),
         number("weight_overlap=", "row spaces", weights, below="mean cos²"),
         number("token_overlap=", "tokens", tokens, below="mean cos²"),
-        number("similarity=", "CKA", pair("similarity", "similarity_chance"), below="as read"),
+        number("similarity=", "CKA", pair("similarity", "similarity_chance"), below="weighted"),
         number("lost=", write=pair("lost", "lost_chance"), below="by one tensor"),
         number("forecast_nats_per_token=", "forecast", forecast, below="nats per token"),
         number("score_change", "score change", partial(fixed, decimals=2), below="rms"),
@@ -71,7 +71,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
         "of corresponding channels. Heads is the mean absolute cosine of corresponding heads. The "
         "cosine of random matrices has a mean of 0; its standard deviation, derived as "
         "1/sqrt(entries), is printed beneath each value. If one weight has fewer heads, each of "
-        "its heads is compared with all heads of the group of that head."
+        "its heads is compared with all heads of its group in the other weight."
     )
 
     def cell(value: float | None, deviation: float) -> Cell:
@@ -99,7 +99,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
         word("weights"),
         number("flattened"),
         number("columns"),
-        number("heads", below="mean size"),
+        number("heads", below="mean |cos|"),
         notes=[note],
     )
 
@@ -140,8 +140,8 @@ def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
         *(number(f"energy_{share}", f"{share} %", below="of energy") for share in (90, 95, 99)),
         notes=[
             (
-                "Random: the value for sampled matrices of the same shape with independent normal "
-                "entries."
+                "Beneath each value is the value for random matrices of the same shape, whose "
+                "entries are independent and normally distributed."
             )
         ],
     )
@@ -174,11 +174,11 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "All values are means over heads. Uniform: the value for equal weights on all visible "
-        "keys. Asymmetry: |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 where "
-        "the entries above and below the diagonal are unrelated. Due to the mask: the asymmetry "
-        "that attention would have if the scores were (S + S^T) / 2, so that only the mask makes "
-        "attention asymmetric."
+        "All values are means over heads. Uniform is the value for equal weights on all visible "
+        "keys. The asymmetry is |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 "
+        "where the entries above and below the diagonal are unrelated. Due to the mask is the "
+        "asymmetry that attention would have if the scores were (S + S^T) / 2, so that only the "
+        "mask makes attention asymmetric."
     )
     return tabulate(
         "attention",

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
-from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
+from qkvary.conversions.rewriting import MOST_DIFFERENCE, LogitDifference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
@@ -37,12 +37,12 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
     )
     shown = tuple(table for table in tables if table.rows)
 
-    def describe(one: Difference) -> dict[str, Any]:
+    def describe(one: LogitDifference) -> dict[str, Any]:
         return {**one._asdict(), "tokens": made.tokens}
 
     return Report(
         subject=f"conversion: {checkpoint}",
-        question=f"What does {made.name} make of {checkpoint}?",
+        question=f"What does the rewrite {made.name} change in {checkpoint}?",
         lead=f"{made.statement}; conditions that hold: {', '.join(made.conditions)}",
         sections=(Section(key="rewrite", title="Rewrite", blocks=shown, brief=True),),
         caveats=made.notes,
@@ -96,20 +96,30 @@ def _differences(made: Rewriting) -> Table:
     limit = numbers.real(MOST_DIFFERENCE, 1)
     return tabulate(
         "differences",
-        f"Differences of logits on {made.tokens:,} random tokens",
+        f"Differences between the old and the new logits on {made.tokens:,} random tokens",
         dict.fromkeys((made.exact, made.stored)),
         word("dtype", "number format"),
         number("largest", write=numbers.real),
         number("relative", write=numbers.real),
-        number("changed", "other best token", numbers.percent),
-        notes=[f"Relative: divided by the rms of the logits; at most {limit} in float64."],
+        number("changed", "best token changed", numbers.percent),
+        notes=[
+            (
+                "Relative is the largest difference, divided by the root mean square of the old "
+                f"logits; it must be at most {limit} in float64."
+            )
+        ],
     )
 
 
 COST_COLUMNS = (
     number("parameters=costs.parameters.total", write=numbers.whole),
     number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-    number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+    number(
+        "macs_per_token=costs.macs_per_token",
+        "MACs/token",
+        numbers.compact,
+        below="forward pass",
+    ),
 )
 """The columns of the costs of a network before and after."""
 

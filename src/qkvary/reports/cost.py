@@ -43,9 +43,9 @@ CONVENTIONS = {
     "cache_growth_bytes_per_token": (
         "bytes that one more token adds to a cache that holds the whole context"
     ),
-    "cache_bytes": "total for the whole batch at the full context",
+    "cache_bytes": "bytes of the cache of the whole batch at the full context",
     "state_bytes": "the part of cache_bytes that does not grow with the context (linear attention)",
-    "stored": "exact saving with the weights of the given model",
+    "stored": "the method of an exact saving, which keeps the weights of the given model",
     "engines": "cache bytes of one sequence of the given model, as each engine allocates them",
     "moved_bytes_per_token": (
         "bytes read and written per decoding step, divided by the number of tokens that the step "

@@ -13,7 +13,7 @@ from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Table, number, pick, plain, tabulate, word
 from qkvary.text.names import count
-from qkvary.text.numbers import MISSING, fixed, whole
+from qkvary.text.numbers import MISSING, fixed, perplexity, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
@@ -40,6 +40,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
     found: dict[str, Any] = {
         "protocol": measured.protocol,
         "made_for": measured.made_for,
+        "split": measured.split,
         "text": _describe_text(measured.score),
     }
     if measured.paper is not None:
@@ -130,8 +131,9 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     documents = count(text["documents"], "document")
     read = "joined and read as one text" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
+    split = f" ({document['split']} split)" if document["split"] else ""
     said = (
-        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens "
+        f"{', '.join(document['data'])}{split}: {documents}, {read}; {text['tokens']:,} tokens "
         f"({text['text_bytes']:,} bytes) are scored in {windows} of {protocol.context:,} tokens; a "
         f"new window starts every {protocol.stride:,} tokens"
     )
@@ -139,8 +141,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     paper = document.get("paper")
     said_of = {
         "loss": "as the papers count",
-        "real_loss": "  its text",
-        "pad_loss": "  its padding",
+        "real_loss": "  text only",
+        "pad_loss": "  padding only",
     }
     rows = [
         ("per real token", text["loss"], text["loss_error"]),
@@ -173,8 +175,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
 
 def _perplexity(loss: float) -> Cell:
     """Return the perplexity of a loss in nats."""
-    perplexity = math.exp(min(loss, 700))
-    return plain(perplexity, _number(perplexity))
+    found = perplexity(loss)
+    return plain(found, _number(found))
 
 
 def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -261,7 +263,7 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
         word("task=name"),
         number("questions", write=whole),
         number("shared", write=whole),
-        number("others", write=whole),
+        number("others", "remaining", whole),
         *_SHARES,
         main=True,
     )
@@ -269,8 +271,9 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
-        f"lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the questions. The "
-        "column “chance” is the accuracy of guessing. The column “by length” is the accuracy if "
+        f"Measured with lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the "
+        "questions. The column “chance” is the accuracy of guessing, and “from chance” is the "
+        "distance of the accuracy before it from chance. The column “by length” is the accuracy if "
         "the answer with the highest log-probability per character is chosen."
     )
     same = [
@@ -280,22 +283,22 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     ]
     if same:
         yield (
-            f"few-shot examples of {', '.join(same)} are other questions of the evaluated file, "
-            "because there is no training file"
+            f"few-shot examples of {', '.join(same)} are taken from the other questions of the "
+            "evaluated file, because there is no training file"
         )
     against = document["against"]
     if against is not None:
         yield (
-            "shared: questions that overlap with the training data, that is, "
-            f"{against['words_in_a_row']} consecutive words of the question and its right answer "
+            "shared: the number of questions that overlap with the training data; a question "
+            f"overlaps if {against['words_in_a_row']} consecutive words of it and its right answer "
             "(or all words, if there are fewer) occur in one of the "
-            f"{count(against['documents'], 'training document')} of {against['data']}; this table "
-            "covers the remaining questions"
+            f"{count(against['documents'], 'training document')} of {against['data']}; the "
+            "accuracies in this table are over the remaining questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield (
-            "cut: prompts that were longer than the network's context and lost few-shot examples "
-            "on the left"
+            "cut: the share of prompts that were longer than the network's context, so that "
+            "few-shot examples were cut off on the left"
         )
 
 

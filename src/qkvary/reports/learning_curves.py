@@ -151,7 +151,7 @@ def curves_chart(
         Axis(title=quantity.replace("_", " "), low=low, high=high, write=numbers.tick),
         size=size,
         title=f"{quantity} over training steps",
-        description=f"At the end: {ending}. Bands reach from the smallest to the largest value of "
+        description=f"Last values: {ending}. Bands reach from the smallest to the largest value of "
         "all runs.",
         draw_below=lambda plot: (
             svg.path([plot.point(*point) for point in points(curve, curve.mean)], "behind")

@@ -35,7 +35,7 @@ def _problems(found: Mapping[str, Any]) -> Iterator[str]:
     if not folder["writable"]:
         yield f"{folder['path']} is not writable: choose another folder with --out"
     elif not folder["locks"]:
-        yield f"{folder['path']} has no file locks: two processes cannot share these runs"
+        yield f"{folder['path']} has no file locks: two processes cannot share its runs"
     elif folder.get("lock_problem"):
         yield folder["lock_problem"]
     if folder["free_bytes"] < ENOUGH_FREE_BYTES:

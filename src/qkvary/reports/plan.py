@@ -80,7 +80,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"cache per user, {first.cache.name}", size(first.user_bytes)
         for row in plan.answer.engines:
             if row.engine == VLLM and row.user_bytes is not None and row.tokens is not None:
-                yield row.engine, f"{size(row.user_bytes)}, log: {row.tokens:,} tokens"
+                yield row.engine, f"{size(row.user_bytes)} (log: {row.tokens:,} tokens)"
         none = first.devices is None
         yield "devices for all users", "none fit" if none else numbers.whole(first.devices)
     if demand.price is not None:
@@ -107,7 +107,7 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
                 f"The given model now needs {now}. Exact methods compute the same function as the "
                 "given model."
             ),
-            Pairs(tuple(methods) or (("exact: nothing", ""),)),
+            Pairs(tuple(methods) or (("exact: no saving", ""),)),
             *([Bullets(known)] if known else []),
             Pairs(((f"lossy: {lossy} per user", words),)),
         ),
@@ -132,10 +132,10 @@ def _describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) 
 def _engines(plan: Plan) -> Section:
     return Section(
         key="engines",
-        title="As engines allocate",
-        lead=f"The given model in {plan.formats[0].name}. An engine reserves more memory than the "
-        "cache needs, because it allocates whole blocks and adds room for a prefill chunk to each "
-        "attention window.",
+        title="The cache as engines allocate it",
+        lead=f"The table shows the cache of the given model in {plan.formats[0].name}. An engine "
+        "reserves more memory than the cache needs, because it allocates whole blocks and adds "
+        "room for a prefill chunk to each attention window.",
         blocks=(engines_table(plan),),
         full=True,
     )
@@ -147,15 +147,17 @@ def _context(curves: CacheCurves) -> Section:
         caption="Cache of one user against context",
         file="cache-against-context",
     )
-    left_out = (f"Without a cache: {names.listed(curves.left_out)}.",) if curves.left_out else ()
+    left_out = (
+        (f"Rows without a cache: {names.listed(curves.left_out)}.",) if curves.left_out else ()
+    )
     return Section(
         key="context",
         title="Cache and context",
-        lead=f"Each line shows the largest cache, stored in {curves.cache.name}, that one user "
-        "reaches while the context grows; it bends where an attention window is full. Rows whose "
-        "caches are equal share a line; a mark shows the requested context. In the shaded area, "
+        lead="Each line shows how the cache of one user grows with the context, if it is stored in "
+        f"{curves.cache.name}. A line bends where an attention window is full. Variants whose "
+        "caches are equal share a line. A mark shows the requested context. In the shaded area, "
         "the weights and the cache of one user no longer fit on one device. The line marked * has "
-        "the given weights; every other line would have to be trained.",
+        "the given weights; every other variant would have to be trained.",
         blocks=(Group(blocks=(chart,), notes=left_out, layout="wide"),),
     )
 

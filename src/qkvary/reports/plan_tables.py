@@ -155,7 +155,7 @@ def engines_table(plan: Plan) -> Table:
 
     return tabulate(
         "engines",
-        "As engines allocate",
+        "The cache as engines allocate it",
         plan.answer.engines,
         label("engine"),
         number(
@@ -166,7 +166,7 @@ def engines_table(plan: Plan) -> Table:
         ),
         number("against_minimum=user_bytes", "more", against, below="than the minimum"),
         number("users", write=numbers.whole, below="per replica"),
-        number("tokens", "log", numbers.whole, below="tokens of cache"),
+        number("tokens", "in its log", numbers.whole, below="total tokens"),
         notes=(f"{row.engine}: {row.remark}." for row in plan.answer.engines[1:]),
         main=True,
     )
@@ -195,7 +195,7 @@ def training_table(plan: Plan) -> Table:
         number("parameters", write=compact),
         number("state_bytes=plan.state_bytes", "weights", size, below="with optimizer"),
         number("sequence_bytes=plan.sequence_bytes", "activations", size, below="per sequence"),
-        number("largest_batch=plan.largest_batch", "sequences", numbers.whole, below="a device"),
+        number("largest_batch=plan.largest_batch", "sequences", numbers.whole, below="per device"),
         number("macs_per_token=plan.macs_per_token", "MACs", macs, below="per token"),
         number(
             "tokens_per_second=plan.tokens_per_second",
@@ -207,12 +207,12 @@ def training_table(plan: Plan) -> Table:
         _CHANGE,
         notes=(
             (
-                f"Precision: {regime.precision}; "
-                f"{'each block recomputed' if regime.checkpointing else 'activations stored'}, at "
+                f"The table assumes {regime.precision} precision, "
+                f"{'recomputed blocks' if regime.checkpointing else 'stored activations'} and "
                 f"{numbers.share(regime.utilization)} of the peak matmul rate."
             ),
             (
-                "Weights include the optimizer state. Activations are given for one sequence, "
+                "Weights include the optimizer state. The activations are those of one sequence, "
                 "with a fused softmax core and 32-bit logits. Sequences is the number of sequences "
                 "that fit on one device beside the weights and the optimizer state. MACs are per "
                 "token."

@@ -38,7 +38,8 @@ def prepared_report(data: PreparedData, *more: Block) -> Report:
     shared = [f"{count:,} of {name}" for name, count in documents["shared_documents"].items()]
     repeated = sum(documents["repeated_documents"].values())
     overlap = (
-        f"equal documents across splits: {', '.join(shared)}; repeated within a split: {repeated:,}"
+        f"documents that are in two splits: {', '.join(shared)}; documents that are repeated "
+        f"within a split: {repeated:,}"
     )
     table = tabulate(
         "splits",
@@ -73,4 +74,4 @@ def _describe_split(data: PreparedData) -> str:
         return f"held out: {rule['share']:.4g} of the documents, by {rule['rule']}"
     if isinstance(files, dict) and "cut" in files:
         return f"held out: the last {1 - files['cut']:.4g} of the text"
-    return "split like its files"
+    return "the files of the set define the splits"

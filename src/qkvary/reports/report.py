@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to type, or to show as they are."""
+    """Lines of code or output, which are shown exactly as they are."""
 
     lines: tuple[str, ...]
     language: str = "sh"

@@ -6,6 +6,7 @@ from typing import Any, cast
 from qkvary.reports.report import Prose, Report, Section, facts_section
 from qkvary.reports.tables import pick
 from qkvary.reports.terminal import sparkline
+from qkvary.studies.results.learning_curves import group_by_quantity
 from qkvary.text.numbers import MISSING, duration, real, whole
 
 
@@ -66,15 +67,9 @@ def _format_value(name: str, value: object) -> str:
 
 def _draw_curves(events: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
     """Yield a section per logged quantity (losses, accuracies), with a sparkline over steps."""
-    found: dict[str, dict[int, float]] = {}
-    for event in events:
-        if event.get("event") not in ("train", "validation"):
-            continue
-        for name, value in event.items():
-            if isinstance(value, float) and name != "seconds":
-                found.setdefault(f"{event['event']} {name}", {})[int(event["step"])] = value
-    for name, by_step in sorted(found.items()):
-        steps, values = zip(*sorted(by_step.items()), strict=True)
+    for name, by_step in sorted(group_by_quantity(events).items()):
+        steps = sorted(by_step)
+        values = [by_step[step][0] for step in steps]
         ends = f"first {real(values[0])}", f"last {real(values[-1])}"
         said = (ends[0], f"lowest {real(min(values))}", f"highest {real(max(values))}", ends[1])
         yield Section(

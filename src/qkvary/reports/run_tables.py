@@ -40,13 +40,13 @@ PRECISE = partial(numbers.real, digits=4)
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
     """Return a published table with the numbers of our runs beside the published numbers."""
-    repeats = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
+    repeats = comparison.repeats
     outside = (
         f"Each published number is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
         "If the published runs were like ours, the published number would lie in the interval in "
         f"the column “a repeat” in 95 of 100 cases, so {0.05 * len(repeats):.1f} of the "
-        f"{len(repeats)} numbers would lie outside by chance. Numbers that do lie outside (marked "
-        f"“not”): {repeats.count(False)}."
+        f"{len(repeats)} measured numbers would lie outside by chance. The number of measured "
+        f"numbers that do lie outside, marked “not”, is {repeats.count(False)}."
     )
     left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
     notes = [
@@ -140,7 +140,7 @@ def learning_rate_table(summary: Summary, key: str) -> Table:
 
     def chosen(row: LearningRateRow) -> Cell:
         if row.chosen and row.at_the_edge:
-            return plain(row.chosen, "chosen, at the edge", "warn")
+            return plain(row.chosen, "chosen, at an end of the range", "warn")
         return plain(row.chosen, "chosen" if row.chosen else "")
 
     return tabulate(

@@ -37,8 +37,8 @@ def sample_section(runs: Sequence[RunSamples]) -> Section:
     return Section(
         key="samples",
         title="Samples",
-        lead="The first questions of the validation split and the answers of one network for each "
-        "variant. They are too few to compare variants.",
+        lead="This section shows the first questions of the validation split, and the answers of "
+        "one network for each variant. They are too few to compare variants.",
         blocks=tuple(
             _setting([run for run in runs if run.setting == setting], index)
             for index, setting in enumerate(dict.fromkeys(run.setting for run in runs), start=1)
@@ -138,7 +138,7 @@ def _text_table(runs: Sequence[RunSamples], key: str) -> Table:
         number("sample", "sentence"),
         label("by"),
         word("text", write=lambda text: clipped(text, _LONGEST, name=True)),
-        notes=[f"Greedy translations of seed {runs[0].seed}."],
+        notes=[f"The networks with seed {runs[0].seed} translated by greedy decoding."],
     )
 
 

@@ -62,8 +62,9 @@ def _lead(made: SmallerCache) -> str:
         return f"{made.statement}; the loss changes by {last.loss - first.loss:+.4f} nats per token"
     seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
-        f"{made.statement}; forecast: a divergence of up to {found.divergence:+.4f} nats per token "
-        f"before the refit, and {seconds} of CPU time for the conversion; nothing was converted"
+        f"{made.statement}; nothing was converted; the forecast is a divergence of up to "
+        f"{found.divergence:+.4f} nats per token before the refit, and {seconds} of CPU time for "
+        "the conversion"
     )
 
 
@@ -83,7 +84,12 @@ def _stages(made: SmallerCache) -> Table:
             "CPU time",
             lambda seconds: numbers.duration(seconds, 2) if seconds else "-",
         ),
-        notes=["Values are in nats per token; divergence is KL(unchanged || stage)."],
+        notes=[
+            (
+                "Losses and divergences are in nats per token. The divergence is KL(unchanged "
+                "network || network after the stage)."
+            )
+        ],
     )
 
 
@@ -115,21 +121,21 @@ def _layers(made: SmallerCache) -> Table:
         number("layer"),
         label("before"),
         label("after"),
-        number("numbers"),
+        number("numbers", "numbers/token"),
         number("lost", "left out", numbers.percent),
-        number("error", "error of output", numbers.percent),
-        number("refitted_error", "refitted", numbers.percent),
+        number("error", "output error", numbers.percent),
+        number("refitted_error", "after refit", numbers.percent),
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
         brief=Brief(rows=6),
         notes=[
             (
-                "Left out: the fraction of the joint spectrum of keys and values that the new "
+                "Left out is the fraction of the joint spectrum of keys and values that the new "
                 "tensors do not keep."
             ),
-            "Errors are relative to the output of attention.",
+            "Both errors are relative to the output of attention.",
             (
-                "Forecast: the rise in nats per token if only this layer is converted, before the "
-                "refit."
+                "Forecast is the divergence in nats per token if only this layer is converted, "
+                "before the refit."
             ),
         ],
     )

@@ -89,8 +89,8 @@ def _picture(summary: Summary) -> Chart | None:
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
         detail="The line joins the variants on the frontier: no other variant is better at the "
         "same or a lower cost. A hollow point is a variant that is dominated: another variant "
-        f"costs no more and has been shown to be better. Bars: {level} intervals of the difference "
-        f"from {names.clip(summary.baseline)}.",
+        f"costs no more and has been shown to be better. Bars show the {level} intervals of the "
+        f"difference from {names.clip(summary.baseline)}.",
         file="answer",
     )
 
@@ -99,7 +99,7 @@ def _facts(summary: Summary, shared: str) -> Iterator[tuple[str, str]]:
     yield "runs", study_tables.count_words(summary.counts)
     yield "variants", numbers.whole(len(summary.variants))
     if shared:
-        yield "all variants with", shared
+        yield "all variants have", shared
     yield "tasks", numbers.whole(len({run.task for run in summary.runs}))
     yield "seeds", numbers.whole(len(summary.seeds))
     yield "training time", numbers.duration(summary.training_seconds)
@@ -178,7 +178,7 @@ def _frontier(frontier: Frontier, number: int, summary: Summary) -> Chart:
     return Chart(
         draw=partial(frontier_chart, frontier, summary.baseline),
         caption=frontier.table,
-        detail=f"without runs or without a known cost: {left_out}" if left_out else "",
+        detail=f"not drawn, for lack of runs or of a known cost: {left_out}" if left_out else "",
         file=f"frontier-{number:02d}-{names.slug(frontier.table)}-{names.slug(frontier.axis)}",
     )
 
@@ -208,12 +208,15 @@ def _curves(summary: Summary) -> Section:
                 )
             )
     solves = any(run.steps_to_solve is not None for run in summary.runs)
-    solving = " A run that stops because it has solved the task keeps its last value."
+    solving = (
+        " If a run stops because it has solved the task, its last value counts for all later steps."
+    )
     return Section(
         key="curves",
         title="Learning curves",
-        lead="One panel for each variant, all of a task on one scale. The line is the mean over "
-        "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
+        lead="There is one panel for each variant, and all panels of a task have the same scale. "
+        "The line is the mean over seeds, the band reaches from the smallest to the largest value "
+        "of the seeds, and the grey line is the "
         f"mean of {names.clip(summary.baseline)}.{solving if solves else ''}",
         blocks=tuple(blocks),
     )
@@ -252,9 +255,9 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="The variants and their costs",
         link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
-        "labels are the papers’ names: a minus separates projections, an equals sign joins "
-        "query, key or value if they share one projection. Tinted boxes are what a cache keeps "
-        "when text is generated.",
+        "labels are the papers’ names: a minus separates projections, and an equals sign joins "
+        "roles (query, key or value) that share one projection. Tinted boxes are what a cache "
+        "keeps when text is generated.",
         blocks=(
             *([Group(blocks=diagrams, layout="diagrams")] if diagrams else []),
             study_tables.cost_table(tables),
@@ -266,8 +269,8 @@ def _published(summary: Summary) -> Section:
     return Section(
         key="published",
         title="Published figures",
-        lead="The papers’ numbers beside the numbers measured here. “Does not recompute” means "
-        "that the published number does not follow from the paper’s own inputs.",
+        lead="Each table shows the papers’ numbers beside the numbers measured here. “Does not "
+        "recompute” means that the published number does not follow from the paper’s own inputs.",
         blocks=tuple(
             run_tables.published_table(comparison, f"published-{index}")
             for index, comparison in enumerate(summary.published)
@@ -288,7 +291,7 @@ def _provenance(summary: Summary) -> Section:
     return Section(
         key="rerun",
         title="Runs",
-        lead=f"The planned runs by state: {study_tables.count_words(summary.counts)}.",
+        lead=f"Finished and planned runs: {study_tables.count_words(summary.counts)}.",
         blocks=(
             problems if problems.rows else Prose("Every planned run ended with a finite result."),
             Group(title="Run it again", blocks=(Code(summary.commands),)),

@@ -87,11 +87,11 @@ def interval(gap: Difference, decimals: int) -> str:
 def matrix(summary: Summary, tables: Sequence[ResultTable], key: str, title: str) -> Table:
     """Return variants by tables of results, each with mean, spread, difference and counts."""
     note = (
-        "Mean ± standard deviation over seeds; below it, the paired difference from "
-        f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
-        f"{ARROWS['better']} means that the data show the variant to be better, {ARROWS['worse']} "
-        "that they show it to be worse; without a mark, the data do not distinguish the variant "
-        f"from {summary.baseline}."
+        "Each cell shows the mean ± the standard deviation over seeds and, beneath it, the paired "
+        f"difference from {summary.baseline} with its "
+        f"{numbers.percent(summary.method.confidence, 0)} interval. {ARROWS['better']} means that "
+        f"the data show the variant to be better, {ARROWS['worse']} that they show it to be worse. "
+        f"Without a mark, the data do not distinguish the variant from {summary.baseline}."
     )
     return tabulate(
         key,
@@ -197,9 +197,9 @@ def solving_table(summary: Summary, tables: Sequence[ResultTable]) -> Table:
         if table.kind != "average" and any(row.solving for row in table.rows)
     ]
     note = (
-        "Median number of steps over seeds, and the number of runs that solved the task; a task is "
-        "solved when its validation metric reaches the threshold. “Every comparison in words” says "
-        "which differences in steps the data support."
+        "Each cell shows the median number of steps over seeds and, beneath it, how many runs "
+        "solved the task. A task is solved when its validation metric reaches the threshold. "
+        "“Every comparison in words” says which differences in steps the data support."
     )
     return tabulate(
         "solving",

@@ -17,7 +17,7 @@ from qkvary.text import names, numbers
 
 COMPARING = ("results", "frontiers", "solving", "published")
 """The sections of a study's report that make sense only for several variants."""
-_COUNTS = ("variants", "all variants with", "tasks")
+_COUNTS = ("variants", "all variants have", "tasks")
 """Counts that are always 1 when nothing is compared."""
 _PICTURE_SIZE = (560.0, 320.0)
 _PADDED = ("test_paper_loss", "test_real_share")
@@ -25,14 +25,14 @@ _PADDED = ("test_paper_loss", "test_real_share")
 _SPEEDS = (
     ("tokens_per_second", "tokens/s", numbers.whole),
     ("gigaflops_per_second", "GFLOP/s", partial(numbers.fixed, decimals=1)),
-    ("utilization", "of a large product", numbers.percent),
+    ("utilization", "share of matmul speed", numbers.percent),
 )
 _SCORES = (
     ("test_loss", "test loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
     ("test_bits_per_byte", "bits", "per byte"),
-    ("test_document_loss", "a document per row", "nats per token"),
-    ("test_paper_loss", "with padding, as published", "nats per token"),
+    ("test_document_loss", "one document per row", "nats per token"),
+    ("test_paper_loss", "padding included", "nats per token"),
     ("test_real_share", "share of real tokens", ""),
     ("validation_loss", "validation loss", "nats per token"),
     ("final_train_loss", "training loss", "nats per token"),
@@ -140,8 +140,8 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
             blocks.append(Group(title=title, blocks=(code,)) if len(texts) > 1 else code)
         yield Section(
             key="texts",
-            title="What it writes",
-            lead="Sampled at temperature 0.8 among the 40 most probable tokens.",
+            title="What the network writes",
+            lead="The text was sampled at temperature 0.8 from the 40 most probable tokens.",
             blocks=tuple(blocks),
         )
 

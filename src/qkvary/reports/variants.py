@@ -42,7 +42,7 @@ def choose_layer(
             causal=True,
         )
     if d_model is not None or num_heads is not None:
-        raise ValueError("expected a model or sizes of a layer, got both")
+        raise ValueError("expected either a model or the sizes of a layer, got both")
     attention = model.layers[0].attention
     if not isinstance(attention, ProjectedAttention):
         # All bad input is a ValueError.
@@ -98,7 +98,7 @@ def variants_report(
             {**_describe(variant), **costs, "refused": refused, "published": published}
         )
     symbols = [line for one in variants for line in define_symbols(one)] if labels else []
-    hint = "--label LABEL defines the symbols of an equation."
+    hint = "Add --label LABEL to see what the symbols in the equation of that label mean."
     table = tabulate(
         "variants",
         "Variants",
@@ -108,7 +108,7 @@ def variants_report(
         number("parameters", below="of QKV's"),
         number("macs_per_token", "MACs", below="per token"),
         number("cache_bytes_per_token", "cache", below="per token"),
-        number("published", below="of networks"),
+        number("published", below="networks"),
         word("meaning", below="equation"),
         notes=(*_notes(described), *dict.fromkeys(symbols or [hint])),
         main=True,
@@ -186,7 +186,7 @@ def _share(value: int, of: int) -> Cell:
 
 def _notes(described: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "Percentages are relative to QKV and do not include the output projection."
-    yield "In equations s is the score scale."
+    yield "In the equations, s is the score scale."
     found = [one["published"] for one in described]
     yield from sorted({f"published: {one['quantity']} ({one['source']})" for one in found if one})
     for one in described:

@@ -407,7 +407,7 @@ class OwnerLock:
         except BlockingIOError:
             owner = read_owner(self.path) or "a starting process"
             raise BusyError(
-                f"{self.path.parent} is in use by {owner}; wait for it or stop it"
+                f"{self.path.parent} is in use by {owner}; wait for this process or stop it"
             ) from None
 
     def _write(self, owner: Owner) -> None:

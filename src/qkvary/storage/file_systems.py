@@ -50,7 +50,7 @@ class FileSystem:
 
     @property
     def lock_problem(self) -> str | None:
-        """A sentence if locks in a shared folder may not cover all machines, else None."""
+        """A warning if a lock might not exclude other machines from a shared folder, else None."""
         if self.kind in _SHARED and self.lock_reach != "all machines":
             option = ", ".join(sorted(self.options & _LOCAL_OPTIONS))
             return (

@@ -112,8 +112,8 @@ class DocumentFormat:
             return
         if isinstance(version, int) and version > self.version:
             raise NewerFormatError(
-                f"{where} has {self.key} {version}, this qkvary reads {self.version}; use a newer "
-                "qkvary"
+                f"{where} has {self.key} {version}, but this qkvary reads only {self.version}; use "
+                "a newer qkvary"
             )
         raise self._damaged(where, f"expected {self.key} {self.version}, got {version!r}")
 

@@ -104,7 +104,7 @@ def _stop(process: "subprocess.Popen[bytes]", owner: int) -> None:
 
 def _explain_end(code: int, seconds: float) -> str:
     if code == -signal.SIGPROF:
-        return f"the parser of this file takes more than {seconds:.0f} seconds"
+        return f"the parser of this file took more than {seconds:.0f} seconds"
     how = signal.Signals(-code).name if code < 0 else f"code {code}"
     return (
         f"the parser of this file stopped with {how}, which usually means that the parser ran out "

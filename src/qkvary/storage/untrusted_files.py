@@ -141,7 +141,7 @@ def only_file(folder: Path, found: Sequence[Path]) -> Path:
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
         raise UsageError(
-            f"expected one {found[0].suffix} in {folder}, got {len(found)}: {names}; name the file"
+            f"expected one {found[0].suffix} file in {folder}, got {len(found)} ({names}); name one"
         )
     return found[0]
 

@@ -99,7 +99,7 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         protocols: Mapping[str, object] = getattr(module, "PROTOCOLS", {})
         known = find_name(protocol, protocols)
         if known is None:
-            choices = suggest(protocol, protocols) if protocols else "the study has one protocol"
+            choices = suggest(protocol, protocols) if protocols else "this study has one protocol"
             raise UsageError(
                 f"expected a protocol of the study {where}, got {protocol!r}; {choices}"
             )

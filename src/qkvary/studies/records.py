@@ -86,7 +86,7 @@ def _build(fields: dict[str, Any]) -> Record:
     wrong = sorted(kinds.keys() ^ fields.keys())
     wrong = wrong or [name for name, kind in kinds.items() if type(fields[name]) is not kind]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} missing, unknown or of the wrong type")
+        raise ValueError(f"fields missing, unknown or of the wrong type: {', '.join(wrong)}")
     if fields["status"] not in ("done", "failed", "diverged"):
         raise ValueError(f"unknown status {fields['status']!r}")
     return Record(**fields)

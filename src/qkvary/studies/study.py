@@ -81,10 +81,11 @@ class Setting:
                 )
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
-                f"{where} a language model with keep_networks, got {type(self.network).__name__}"
+                f"{where} a language model, because keep_networks is set, got "
+                f"{type(self.network).__name__}"
             )
         if self.keep_steps and not self.keep_networks:
-            raise ValueError(f"{where} keep_networks with keep_steps")
+            raise ValueError(f"{where} keep_networks, because keep_steps is set, got none")
         wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
         if wrong or len({*self.keep_steps}) < len(self.keep_steps):
             raise ValueError(
@@ -93,7 +94,9 @@ class Setting:
             )
         is_special = self.variants is not None or self.equal_parameters or self.metric is not None
         if is_special and self.table is None:
-            raise ValueError(f"{where} a table with variants, equal_parameters or metric, got none")
+            raise ValueError(
+                f"{where} a table, because variants, equal_parameters or metric is set, got none"
+            )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.

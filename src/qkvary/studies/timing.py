@@ -26,8 +26,11 @@ from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
-TIMED_TOKENS, MOST_TIMED_MACS = 64, 2_000_000_000
-"""Limits of a timed forward pass: tokens per row of a language model, and MACs of all rows."""
+MOST_TIMED_MACS = 2_000_000_000
+"""Limit of a timed forward pass: MACs of all rows."""
+FEWEST_TIMED_TOKENS, FEWEST_TIMED_ROWS = 64, 8
+"""Sizes of a language model's timed batch that the limit does not shorten: a row of one layer, and
+the rows of more layers."""
 MOST_TIMED = 6
 """Maximum number of networks whose steps are timed; the times of other networks are interpolated by
 their MACs."""
@@ -104,32 +107,32 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
     """Return the seconds that a language model's training and scoring take on this processor.
 
-    One layer is timed with arbitrary tokens, and the time is scaled by MACs, so that neither data
-    nor the whole network is needed.
+    A layer, or several small ones, is timed with arbitrary tokens, and the time is scaled by MACs,
+    so that neither data nor the whole network is needed.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
-    each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
-    tokens = training.batch_size * run.sequence_length
+    each = _time_layers(network, run.threads, run.dtype, training.execution.precision == "bf16")
+    tokens = run.tokens_per_step
     per_token = _step_macs(run) / tokens
     return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
 
 
 @functools.lru_cache(maxsize=64)
-def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
+def _time_layers(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
     """Return how many seconds a training step takes for each MAC in the forward pass.
 
     The fastest of three steps counts: the first allocates memory, and other processes can only slow
     a step down.
     """
-    small = replace(
-        network,
-        attention=network.layers[0],
-        num_layers=1,
-        vocabulary=min(network.vocabulary, TIMED_VOCABULARY),
-    )
-    length = min(TIMED_TOKENS, network.max_tokens)
+    vocabulary = min(network.vocabulary, TIMED_VOCABULARY)
+    small = replace(network, attention=network.layers[0], num_layers=1, vocabulary=vocabulary)
+    most, length = MOST_TIMED_MACS // 10, network.max_tokens
+    row = forward_macs(as_model(small), tokens=length, pairs="square").total
+    layers = max(1, min(network.num_layers, most // (FEWEST_TIMED_ROWS * row)))
+    length = min(length, max(FEWEST_TIMED_TOKENS, length * MOST_TIMED_MACS // row))
+    small = replace(small, num_layers=layers)
     macs = forward_macs(as_model(small), tokens=length, pairs="square").total
-    rows = max(1, MOST_TIMED_MACS // (10 * macs))
+    rows = max(1, most // macs)
     found: list[float] = []
     with use_threads(threads):
         model = LanguageModel(small).to(getattr(torch, dtype)).train()

@@ -254,8 +254,7 @@ def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
     """Return a run's passes over its training text, or None if the tokens are not counted yet."""
     if not training_tokens:
         return None
-    training = run.training
-    return training.steps * training.batch_size * run.sequence_length / training_tokens
+    return run.training.steps * run.tokens_per_step / training_tokens
 
 
 def describe_effort(
@@ -268,7 +267,7 @@ def describe_effort(
 
     If there are too many passes, the text also says how to shorten the run.
     """
-    per_step = run.training.batch_size * run.sequence_length
+    per_step = run.tokens_per_step
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)
     if passes is not None and not training_tokens:

@@ -63,7 +63,10 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return build_encoder(network, seed, config.name, config.set_size, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the sets of the epoch's next anomalies; a last partial batch is dropped."""
+        """Return a batch of training sets, each built around one of the epoch's next anomalies.
+
+        In an epoch, each training image is an anomaly once, except those of a last partial batch.
+        """
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
         anomalies = torch.tensor(order)

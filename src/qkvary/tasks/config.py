@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import qkvary.tasks.image_config  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.networks import Network
-from qkvary.arch.parts import check_word
+from qkvary.arch.parts import check_rates, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.tasks.config_parts import (
@@ -38,10 +38,10 @@ PADDING_MULTIPLE = 64
 """Vocabularies of language models are padded to a multiple of this, as in the papers and the
 presets."""
 _RIGHT_CELLS = {
-    "reverse": "the flipped index",
-    "copy": "the position itself",
-    "sub": "the position itself",
-    "swap": "the position half a sequence away",
+    "reverse": "the row's position, counted from the end",
+    "copy": "the row's own position",
+    "sub": "the row's own position",
+    "swap": "the position half a sequence away from the row's own",
 }
 
 
@@ -55,9 +55,9 @@ class SequenceTaskConfig(DrawnExamples):
 
     module: ClassVar[str] = "qkvary.tasks.digit_sequences"
     name: SequenceTaskName
-    """The task: reverse, sort, sub (9 - x), swap (halves) or copy."""
+    """The task: reverse, sort, sub (replaces x by 9 - x), swap (of the halves) or copy."""
     vocabulary: int = 10
-    """Distinct symbols, drawn uniformly."""
+    """Number of distinct symbols, which are drawn uniformly."""
     train_examples: int = 50_000
     validation_examples: int = 1_000
     test_examples: int = 10_000
@@ -76,7 +76,7 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A phrase for the column of an attention map that holds the answer for a row."""
+        """A phrase that says in which column of an attention map a row's answer is found."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
 
@@ -121,7 +121,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", 1, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy; its lower end is the best guess from positions alone."""
+        """Return the scale of accuracy, which begins at the best guess from positions alone."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
@@ -141,14 +141,14 @@ class CharacterTaskConfig(TokenPrediction):
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
     evaluation: Literal["exact", "sampled"] = "exact"
-    """How validation scores: ``exact`` scores every held-out character once, ``sampled`` random
-    windows. The test is always exact."""
+    """How validation scores: ``exact`` scores every held-out character once, and ``sampled`` scores
+    random windows. The test is always exact."""
     evaluation_batches: int = 200
     evaluation_batch_size: int = 64
     scored_characters: int | None = None
     """Number of held-out characters to score, counted from the first; None for all."""
     train_fraction: float = 0.9
-    """Fraction of the text for training; the rest is for validation."""
+    """Fraction of the text that is training data; the rest is validation data."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
 
     def __post_init__(self) -> None:
@@ -179,7 +179,7 @@ class MaskedTaskConfig(TokenPrediction):
     answers: ClassVar[str] = "classes"
     name: Literal["masked"] = "masked"
     share: float = 0.15
-    """Share of a window's characters to predict; at least one character is."""
+    """Share of a window's characters to predict; at least one character is always predicted."""
     scored_characters: int | None = None
     """Number of held-out characters whose windows are scored, counted from the first; None for
     all."""
@@ -321,16 +321,16 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     higher_is_better: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     source: str
-    """Language of the source; ``de`` or ``en`` for Multi30k."""
+    """Language of the source sentences; ``de`` or ``en`` for Multi30k."""
     target: str
     protocol: TranslationProtocol = "clean"
     """``clean`` reports the loss per word and sacreBLEU. ``as-published`` divides the loss by all
-    rows of a batch, padding included, and computes BLEU over words with the marks of beginning and
-    end."""
+    rows of a batch, padding included, and computes BLEU over words and the begin and end
+    tokens."""
     min_count: int = 1
     """Minimum number of occurrences in the training split for a word to get a token."""
     label_smoothing: float = 0.1
-    """Share of the probability that is spread over other words than the target."""
+    """Share of the probability that is spread over words other than the target."""
     max_tokens: int = 100
     """Maximum tokens of a source (begin and end included) and of a translation (end included)."""
     evaluation_batch_size: int = 50
@@ -351,10 +351,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
                 object.__setattr__(self, "data_sha256", MULTI30K_SHA256)
             check_word("language of Multi30k", self.source, ("de", "en"))
             check_word("language of Multi30k", self.target, ("de", "en"))
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(
-                f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
-            )
+        check_rates(self, "label_smoothing")
 
     @property
     def sequence_length(self) -> int:
@@ -372,7 +369,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric; in BLEU, a guess scores 0."""
+        """Return the scale of a metric; a guess has a BLEU of 0."""
         if metric.endswith("bleu"):
             return Scale(0.0, 1.0 if metric.endswith("published_bleu") else 100.0)
         return TaskConfig.scale(self, network, metric)

@@ -158,7 +158,7 @@ class HashedData:
         if self.data_sha256 is None:
             raise ValueError(
                 f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
-                "computes it from the data"
+                "computes the fingerprint"
             )
         return self.data_sha256
 

@@ -31,6 +31,7 @@ from qkvary.tasks.contract import (
     plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
+from qkvary.text.numbers import perplexity
 
 SHOWN_TOKENS = 24
 
@@ -59,7 +60,7 @@ class LanguageTask:
         self.config = config
         self.data = _open(config) if data is None else data
         config.require(self.data.fingerprint)
-        train, context = self._split("train"), config.context
+        (_, train), context = self.data.find_split("train"), config.context
         try:
             self._train = (
                 PackedRows(train, context)
@@ -96,7 +97,7 @@ class LanguageTask:
     ) -> dict[str, float]:
         """Score a split, or only its first tokens if the task sets a limit."""
         processes = context.processes
-        part, config = self._split(split), self.config
+        (_, part), config = self.data.find_split(split), self.config
         limit = config.test_tokens if split == "test" else config.validation_tokens
         padded = self.config.protocol == "padded-paper"
         documents = None
@@ -107,7 +108,7 @@ class LanguageTask:
         loss = sums.real_nats / sums.real
         scores = {
             "loss": loss,
-            "perplexity": _exponential(loss),
+            "perplexity": perplexity(loss),
             "bits_per_byte": sums.real_nats / math.log(2) / max(1.0, sums.text_bytes),
         }
         if documents is None:
@@ -115,30 +116,18 @@ class LanguageTask:
         return scores | {
             "document_loss": documents.real_nats / documents.real,
             "paper_loss": documents.nats / documents.counted,
-            "paper_perplexity": _exponential(documents.nats / documents.counted),
+            "paper_perplexity": perplexity(documents.nats / documents.counted),
             "real_share": documents.real / documents.counted,
         }
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the attention maps of the first tokens of the validation split."""
-        part = self._split("validation")
+        _, part = self.data.find_split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
         shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])
         return plain_example(model, torch.from_numpy(tokens)[None], shown)
 
     # ---- rows
-
-    def _split(self, name: str) -> TokenSplit:
-        """Return a split; if there is no test split, the validation split replaces it."""
-        splits = self.data.splits
-        if name == "test" and name not in splits:
-            name = "validation"
-        if name not in splits:
-            raise UsageError(
-                f"expected a data set with a split {name}, got {self.config.data} with "
-                f"{', '.join(splits)}"
-            )
-        return splits[name]
 
     def _cut(self, split: TokenSplit, starts: Rows, length: int) -> Batch:
         """Return rows of ``length`` tokens from each of ``starts``."""
@@ -229,10 +218,6 @@ def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[in
     for first in range(0, batches, processes.size):
         number = first + processes.rank
         yield min(number, batches - 1), float(number < batches)
-
-
-def _exponential(loss: float) -> float:
-    return math.exp(loss) if loss < 700.0 else math.inf
 
 
 def _open(config: LanguageTaskConfig) -> PreparedData:

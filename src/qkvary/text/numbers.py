@@ -17,6 +17,11 @@ LARGEST_SEED = 2**63 - 1
 """The largest seed that every random number generator accepts."""
 
 
+def perplexity(nats: float) -> float:
+    """Return the exponential of a loss in nats, infinite from 700 nats on."""
+    return math.exp(nats) if nats < 700 else math.inf
+
+
 def ten_to_the(exponent: int) -> str:
     """Write a power of ten."""
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"

@@ -20,11 +20,12 @@ from qkvary.arch.canonical import (
     version_of,
 )
 from qkvary.arch.networks import Network
-from qkvary.arch.parts import check_choices, check_word
+from qkvary.arch.parts import check_choices, check_sizes, check_word
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import TaskConfig
+from qkvary.text.numbers import check_number, check_seed, check_whole
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
@@ -80,8 +81,7 @@ class OptimizerConfig:
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if not self.eps > 0.0:
             raise ValueError(f"eps must be positive, got {self.eps}")
-        if not self.weight_decay >= 0.0:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        check_number("weight_decay", self.weight_decay, low=0, high=math.inf)
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}")
 
@@ -135,8 +135,7 @@ class ScheduleConfig:
                 f"floor and decay_steps require the schedule cosine, got {self.name} with "
                 f"{self.floor} and {self.decay_steps}"
             )
-        if not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"floor must be between 0 and 1, got {self.floor}")
+        check_number("floor", self.floor, low=0, high=1)
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise ValueError(
                 f"decay_steps must be greater than the {self.warmup_steps} warmup_steps, "
@@ -164,8 +163,7 @@ class TemperatureSchedule:
     def __post_init__(self) -> None:
         if not 0.0 < self.start < math.inf:
             raise ValueError(f"start must be positive and finite, got {self.start}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1 or None, got {self.steps}")
+        check_sizes(self, "steps")
 
 
 @stored("GuardConfig")
@@ -186,10 +184,7 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if not 0 <= self.max_skips < SKIP_WINDOW:
-            raise ValueError(
-                f"max_skips must be between 0 and {SKIP_WINDOW - 1}, got {self.max_skips}"
-            )
+        check_whole("max_skips", self.max_skips, low=0, high=SKIP_WINDOW - 1)
         if self.skip_gradient_norm is not None and not self.skip_gradient_norm > 0.0:
             raise ValueError(
                 f"skip_gradient_norm must be positive or None, got {self.skip_gradient_norm}"
@@ -218,12 +213,7 @@ class ExecutionConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
-        if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise ValueError(
-                f"micro_batch_size must be at least 1 or None, got {self.micro_batch_size}"
-            )
+        check_sizes(self, "threads", "micro_batch_size")
 
 
 @stored("Way")
@@ -285,10 +275,7 @@ class TrainingConfig:
                 f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
             )
         check_choices(self)
-        for name in ("steps", "batch_size", "evaluate_every", "log_every"):
-            value: int = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_sizes(self, "steps", "batch_size", "evaluate_every", "log_every")
         if self.stop_when_solved and self.solve_threshold is None:
             raise ValueError("stop_when_solved needs a solve_threshold, got None")
         if self.schedule.name == "one_cycle" and self.optimizer.betas[0] < ONE_CYCLE_DIP:
@@ -323,8 +310,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
+        check_seed(self.seed)
         if self.training.temperature is None:
             return
         for core in sorted({layer.variant.core for layer in self.network.layers}):
@@ -355,6 +341,11 @@ class RunConfig:
         The additional token of an image is the class token.
         """
         return self.task.count_tokens(self.network)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Number of tokens that all processes together read in one step."""
+        return self.training.batch_size * self.sequence_length
 
     @property
     def execution_settings(self) -> ExecutionSettings:

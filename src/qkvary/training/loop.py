@@ -221,8 +221,8 @@ class _Trainer:
     def accept(self, about: Mapping[str, JsonValue]) -> None:
         if about.get("run_key") != self.key:
             raise UsageError(
-                f"{self.directory} belongs to another run ({about.get('run_key')}, this one is "
-                f"{self.key}); choose another folder"
+                f"{self.directory} belongs to another run (its key is {about.get('run_key')}; the "
+                f"key of this run is {self.key}); choose another folder"
             )
 
     def checkpoint(self) -> None:

@@ -154,8 +154,8 @@ def adamw(learning_rate: float, *, decay: Decay) -> OptimizerConfig:
 # ---- paper 1
 
 _PADDED = (
-    "protocol padded-paper: each row is one document of at most 2,048 tokens, padded with the "
-    "separator, and the padding counts in the loss as published"
+    "In the protocol padded-paper, each row is one document of at most 2,048 tokens, padded with "
+    "the separator, and the padding counts in the loss, as in the paper"
 )
 _ALL_SHARINGS = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 
@@ -212,7 +212,7 @@ _PAPER_1 = (
         "A step has 24 micro-batches of 6 rows on each of 8 devices. In the paper's conference "
         "poster, both networks are trained with the learning rate, warm-up and gradient "
         "accumulation of the larger one (preset lm-300m-poster)",
-        "The published script of Q-GQA has 8 KV heads where the table says 4",
+        "The published script of Q-GQA has 8 KV heads where the paper's table says 4",
         steps=4_238,
         micro=6,
         accumulated=24,
@@ -309,17 +309,19 @@ def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
 _PAPER_3 = (
     _gpt2(
         "gpt2-124m",
-        "windows are drawn without replacement here, but with replacement in the public code",
+        "Windows are drawn without replacement here, but with replacement in the public code",
     ),
-    _gpt2("gpt2-117m-mlp", "The feed-forward networks are smaller: 3.5 d"),
+    _gpt2("gpt2-117m-mlp", "The feed-forward networks are narrower: their width is 3.5 d"),
     _gpt2("gpt2-118m-narrow", "The network has 12 heads of 62 channels"),
     _gpt2("gpt2-117m-identity", _IDENTITY),
-    _gpt2("gpt2-124m-identity", _IDENTITY, "The feed-forward networks are larger: 4.5 d"),
+    _gpt2(
+        "gpt2-124m-identity", _IDENTITY, "The feed-forward networks are wider: their width is 4.5 d"
+    ),
     _gpt2("gpt2-117m-identity-derived", _DERIVED),
     _gpt2("gpt2-124m-identity-derived", _DERIVED),
     _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
-    _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
-    _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
+    _gpt2("gpt2-124m-residual", "The query is q = x + x W", _NO_FIGURE),
+    _gpt2("gpt2-124m-residual-gelu", "The query is q = x + gelu(x W)", _NO_FIGURE),
     _gpt2("gpt2-163m-untied", _UNTIED),
     _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
     _gpt2("gpt2-124m-scale", _SAME_TUNING),
@@ -330,7 +332,7 @@ _PAPER_3 = (
 # ---- for new work
 
 _MODERN_REMARK = Remark(
-    "rotary positions on half of each head's channels; if the value shares the key's projection, "
+    "Half of each head's channels have rotary positions; if the value shares the key's projection, "
     "the output is rotated back (the option value_rope is set to counter)",
     about="rotary",
 )
@@ -341,7 +343,7 @@ _PORTABLE_REMARK = Remark(
     about="decoupled",
 )
 
-_CHINCHILLA = "Training uses 20 tokens per parameter, as for Chinchilla"
+_CHINCHILLA = "Training uses 20 tokens per parameter, as in the Chinchilla paper"
 
 
 def _modern(
@@ -395,7 +397,7 @@ _MODERN_SIZES = (
         16,
         3e-3,
         "Training takes minutes on two cores. It uses 5 tokens per parameter, a quarter of the "
-        "number for Chinchilla",
+        "number in the Chinchilla paper",
         corpus="tinystories",
         tokenizer="bytes",
     ),

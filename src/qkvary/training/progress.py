@@ -56,7 +56,8 @@ class Guards:
     def allows(self, step: int, *, loss: float, norm: float) -> bool:
         """Return whether a step may update the weights; False skips it."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self._skip(step, f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}")
+            is_loss = not math.isfinite(loss)
+            self._skip(step, f"the loss is {loss}" if is_loss else f"the gradient norm is {norm}")
             return False
         if self.config.spikes:
             self._check_spike(step, loss)

@@ -22,8 +22,9 @@ def open_log(path: Path, mark: FileEntry, step: int) -> tuple[Journal, str]:
 
     Returns the log and a description of any damage.
 
-    ``mark`` is the size and digest that the log had at the checkpoint. A log that does not match is
-    copied, and keeps its valid lines.
+    ``mark`` is the size and digest that the log had at the checkpoint. If the log does
+    not match, all of it is copied to another folder, and the log keeps only the valid lines up to
+    the checkpoint.
     """
     data = path.read_bytes() if path.exists() else b""
     lines = data[: mark.size]

@@ -45,9 +45,8 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 
     Excludes masked pairs and recomputation.
     """
-    tokens = run.sequence_length
-    macs = training_macs_per_token(as_model(run.network), tokens=tokens)
-    return 2.0 * macs * tokens * run.training.batch_size * steps_per_second
+    macs = training_macs_per_token(as_model(run.network), tokens=run.sequence_length)
+    return 2.0 * macs * run.tokens_per_step * steps_per_second
 
 
 def product_flops_per_second(run: RunConfig) -> float:

@@ -12,7 +12,7 @@ from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from tests.arch.families.config_files import load, read, read_without
 
-TEXT_NOTE = "counts the language model only: a vision or audio tower is not counted"
+TEXT_NOTE = "only the language model is counted, not a vision or audio tower"
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 

@@ -11,7 +11,7 @@ from qkvary.costs.parameters import model_parameters
 from tests.arch.families.config_files import FOLDER, OF_EACH_FAMILY, WHOLE_FILES, load, read
 from tests.fuzz.mutations import change_values
 
-NOTE = "counts the language model only: a vision or audio tower is not counted"
+NOTE = "only the language model is counted, not a vision or audio tower"
 
 
 def test_every_file_that_declares_families_is_in_the_table() -> None:

@@ -42,7 +42,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
         ({"llama.block_count": 3}, DamagedError, "lacks the tensor blk.2.attn_norm.weight"),
-        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers, but fewer tensors"),
+        ({"llama.block_count": 10**6}, DamagedError, "states 1,000,000 layers, but has only"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
@@ -81,16 +81,16 @@ SCALED_LATENT = {"type": "yarn", "factor": 4.0, "attn_factor": 0.5}
     ("written", "key", "value", "error", "message"),
     [
         *(
-            (one, key, value, UsageError, f"has {key}, which this program does not compute")
+            (one, key, value, UsageError, f"sets {key}, which this program does not support")
             for one in (WRITTEN, LATENT)
             for key, value in UNKNOWN.items()
         ),
         *(
-            (LATENT, f"rope.scaling.{key}", value, UsageError, f"has rope.scaling.{key}, which")
+            (LATENT, f"rope.scaling.{key}", value, UsageError, f"sets rope.scaling.{key}, which")
             for key, value in SCALED_LATENT.items()
         ),
         # A partial rotation is not scaled.
-        (WRITTEN, "rope.scaling.factor", 4.0, UsageError, "has rope_freqs and rope.scaling, expe"),
+        (WRITTEN, "rope.scaling.factor", 4.0, UsageError, "both rope_freqs and rope.scaling"),
         (WRITTEN, "rope.scaling.factor", [4.0], DamagedError, "a number for rope.scaling.factor"),
         (WRITTEN, "rope.scaling.attn_factor", 0.5, UsageError, "has rope.scaling.attn_factor 0.5"),
     ],
@@ -111,7 +111,10 @@ def test_what_changes_the_computation_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("rope_freqs.weight", "rope_freqs that do not describe a partial"), ("a.b", "has a.b, which")],
+    [
+        ("rope_freqs.weight", "rope_freqs that do not describe a partial"),
+        ("a.b", "has the tensor a.b, which"),
+    ],
 )
 def test_another_tensor_is_refused(name: str, message: str, tmp_path: Path) -> None:
     values = WRITTEN.tensors["output_norm.weight"].values[:2] * [3, 1e30]

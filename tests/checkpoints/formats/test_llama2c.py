@@ -114,7 +114,7 @@ def with_value(kind: str, value: float) -> bytes:
         (header(n_layers=2**24, hidden_dim=2**24), DamagedError, "bytes instead of the"),
         (header(n_kv_heads=4), DamagedError, "KV heads that divides the number"),
         (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
-        (with_value("cos", math.nan), DamagedError, "a rotary base other than 10,000"),
+        (with_value("cos", math.nan), DamagedError, "cosines that do not match the rotary base"),
         (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),
         (b"PK\x03\x04" + PACKED, UnsafeError, "is a pickle"),
     ],

@@ -26,10 +26,14 @@ def write(folder: Path, model: LanguageModel, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"network_format": 2}, NewerFormatError, "has network_format 2, this qkvary reads 1"),
+        (
+            {"network_format": 2},
+            NewerFormatError,
+            "has network_format 2, but this qkvary reads only 1",
+        ),
         ({"network": None}, DamagedError, "is not a configuration of a language model"),
         ({"network": []}, DamagedError, "is not a configuration of a language model"),
-        ({"network": {"num_layers": 10**12}}, DamagedError, "more layers than tensors"),
+        ({"network": {"num_layers": 10**12}}, DamagedError, "more layers than there are"),
     ],
 )
 def test_invalid_networks_are_rejected(

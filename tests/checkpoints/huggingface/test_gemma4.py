@@ -222,7 +222,7 @@ def test_layouts_that_do_not_exist_or_save_nothing_are_refused(model: Any) -> No
         exact_cache(model, layout="keys")  # type: ignore[arg-type]
     rotation = {"rope_type": "default", "rope_theta": 10_000.0}
     whole = build(rope_parameters=dict.fromkeys(CONFIG["layer_types"], rotation))
-    with pytest.raises(ValueError, match="got 24 of 24 channels; choices: rotate when read"):
+    with pytest.raises(ValueError, match="24 of 24 channels rotated; choices: rotate when read"):
         install(whole)
     ids = tokens(2, 17)
     expected = decode(whole, ids, dynamic(whole))

@@ -93,8 +93,8 @@ def failure_of(label: str) -> str | None:
         "norms of query and key": variant.head_norm != "none",
         "decoupled positions; choices: none, rotary": variant.decoupled is not None,
         "attention weights that decay with the distance": variant.decay != "none",
-        "a normalised diagonal of scores": variant.diagonal != "none",
-        "a soft cap of scores": variant.soft_cap is not None,
+        "scores whose diagonal is normalised": variant.diagonal != "none",
+        "a soft cap on the scores": variant.soft_cap is not None,
         "the bias that the position term '+' adds to the scores": variant.plus,
         "a bias that is added to the scores of every key position": variant.key_bias,
         "positions; choices: none, rotary": variant.positions not in {"none", "rotary"},
@@ -211,7 +211,7 @@ LLAMA_REFUSED: dict[str, dict[str, Any]] = {
     },
     "rmsnorm-plus-one": {"block": dataclasses.replace(SWIGLU, norm="rmsnorm-plus-one")},
     "a width of 26": {"attention": dataclasses.replace(SHARED, d_model=26)},
-    "layers with and without rotation": {
+    "rotary positions in some layers only": {
         "attention": (SHARED, dataclasses.replace(SHARED, variant=parse_variant("Q-K=V")))
     },
     "gelu": {"block": dataclasses.replace(SWIGLU, activation="gelu")},
@@ -225,5 +225,5 @@ def test_networks_that_cannot_be_expressed_are_rejected(reason: str) -> None:
     fields = (GPT2_REFUSED if is_gpt2 else LLAMA_REFUSED)[reason]
     network = LanguageModel(dataclasses.replace(config, **fields))
     name = "GPT-2" if is_gpt2 else "Llama"
-    with pytest.raises(ValueError, match=f"{name} can express, got {re.escape(reason)}"):
+    with pytest.raises(ValueError, match=f"{name} can express, got one with {re.escape(reason)}"):
         export_stock(network)

@@ -134,7 +134,7 @@ def test_stages_say_what_was_measured(tmp_path: Path) -> None:
 def test_a_rotated_key_is_named_where_there_is_one(label: str, rotates: bool, method: str) -> None:
     network = make_network(make_config(label))
     made = forecast_stages(network, Plan(method=method, budget=HALF), TEXTS)
-    assert made.statement.endswith("stored with one rotated key") == rotates
+    assert made.statement.endswith("share one rotated key") == rotates
 
 
 def test_layers_that_cost_more_get_more() -> None:

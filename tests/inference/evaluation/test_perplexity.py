@@ -107,8 +107,9 @@ def test_characters_have_the_published_loss(
     expected = read_reference(folder)["validation"]
     loaded = load_checkpoint(folder)
     context = loaded.network.config.max_tokens
-    text = make_text(loaded.tokenizer, [held_out_characters(kind)])
-    text = text.cut((len(text.tokens) - 1) // context * context + 1)
+    characters = held_out_characters(kind)
+    most = (len(characters) - 1) // context * context + 1
+    text = make_text(loaded.tokenizer, [characters], most=most)
     found = score_text(
         loaded.network, text, Protocol(context=context, stride=context, batch_size=32)
     )

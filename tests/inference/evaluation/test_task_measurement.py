@@ -226,7 +226,7 @@ def test_damage_is_named_with_its_line(tmp_path: Path, name: str, row: dict[str,
 
 
 def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"expected piqa_validation\.jsonl in .* nothing is downl"):
+    with pytest.raises(UsageError, match=r"expected the file piqa_validation\.jsonl .* got none"):
         prepare(tmp_path, "piqa")
     (tmp_path / "piqa_validation.jsonl").write_text("\n", "utf-8")
     with pytest.raises(DamagedError, match="has no questions"):
@@ -407,7 +407,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(stock: Path, model: LanguageMo
     with pytest.raises(UsageError, match="lm-eval cannot evaluate choosing: ") as caught:
         measure(model, None, "choosing")
     assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match="a tokenizer for any text"):
+    with pytest.raises(UsageError, match="a tokenizer that encodes any text"):
         measure_tasks(LoadedModel(model, CharacterTokenizer("abc")), prepare(None, "choosing"))
 
 

@@ -107,8 +107,8 @@ def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     with pytest.raises(UsageError) as caught:
         prepare_sets(DILUTION.cells(), pytest.fail)
     assert str(caught.value) == (
-        "expected the data set ab5927fbfbdd of tinystories/gpt2-4096 or its text, got neither: "
-        "put the text at tinystories below QKVARY_DATA"
+        "expected the data set tinystories/gpt2-4096 with fingerprint ab5927fbfbdd, or its text, "
+        "got neither: put the text at tinystories below QKVARY_DATA"
     )
     assert not (places / "cache").exists()
 
@@ -125,8 +125,8 @@ def test_a_data_set_with_another_fingerprint_is_rejected(places: Path) -> None:
         folder = places / "cache" / "data" / "english-novels-bytes"
         found = open_prepared(folder).fingerprint[:12]
         assert str(caught.value) == (
-            f"expected the data set {ENGLISH_NOVELS_SHA256[:12]} of english-novels/bytes, got "
-            f"{found} in {folder}: remove that folder, and put the text of the expected set at "
-            "english_novels below QKVARY_DATA"
+            "expected the data set english-novels/bytes with fingerprint "
+            f"{ENGLISH_NOVELS_SHA256[:12]} in {folder}, got {found}: remove that folder, and put "
+            "the text of the expected set at english_novels below QKVARY_DATA"
         )
     assert told == ["preparing english-novels/bytes"]

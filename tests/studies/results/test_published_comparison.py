@@ -71,5 +71,8 @@ def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> 
         one for one in comparison.cells if (one.variant, one.column) == ("QKV", "loss_1e-4_128")
     )
     assert other.repeats is False
+    # A mean of the eight published losses is no further result.
+    assert len([one for one in comparison.cells if one.repeats is not None]) == 3 * (8 + 1)
+    assert len(comparison.repeats) == 3 * 8
     alone = summarise(dataclasses.replace(study, seeds=(0,)), records).published[0].cells
     assert all(one.repeats is None for one in alone)

@@ -81,7 +81,7 @@ def test_damaged_checkpoints_are_quarantined_by_studies_only(
 
     warnings: list[str] = []
     callbacks = Callbacks(on_event=lambda event: warnings.append(event.warning))
-    with pytest.raises(NoValidCheckpointError, match=f"; move {folder} away to start again$"):
+    with pytest.raises(NoValidCheckpointError, match=f"; move {folder} away to start the run"):
         execute_cell(Store(tmp_path), cell, make, callbacks=callbacks, options=STRICT)
     assert kept.is_dir()
     assert warnings == []

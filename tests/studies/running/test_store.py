@@ -258,7 +258,9 @@ def test_a_newer_schema_is_neither_read_nor_repeated(
         patch.setattr(records, "FORMAT", dataclasses.replace(records.FORMAT, version=2))
         finish(claim(store))
     for look in (store.record, store.find_damage, lambda key: store.claim(key, IDENTITY)):
-        with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):
+        with pytest.raises(
+            NewerFormatError, match="schema_version 2, but this qkvary reads only 1"
+        ):
             look(KEY)
     assert store.state(KEY) == "done"
     OwnerLock(store.directory(KEY) / "run.lock").release()

@@ -96,7 +96,7 @@ def _read_falcon(fields: Fields, name: str) -> Model:
     if not new and fields.flag("multi_query", default=True):
         kv_count = 1
     elif not new and kv_count != heads.count:
-        raise fields.refuse("num_kv_heads", f"{heads.count} (as many as query heads) or 1")
+        raise fields.refuse("num_kv_heads", f"{heads.count} (the number of query heads) or 1")
     parallel = new or fields.flag("parallel_attn", default=True)
     norms = fields.size("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
     if norms > 2:

@@ -245,7 +245,7 @@ def _read_longcat(fields: Fields, name: str) -> Model:
     dense = recipes.read(replace(_LATENT, routed=None), given, name)
     first = dense.layers[0]
     both = replace(first, feed_forward=(experts, *first.feed_forward))
-    note = "counts every chosen expert in full, although zero-computation experts cost less"
+    note = "every chosen expert is counted in full, although zero-computation experts cost less"
     return replace(dense, layers=(both, first) * len(dense.layers), notes=(note,) if zero else ())
 
 

@@ -230,7 +230,8 @@ def _attend(
     config = read_head_config(recipe, fields, kind)
     size, position = config.size_per_head, config.position
     if position.rotary_dim(size) != int(size * position.rotary_fraction):
-        raise fields.refuse("partial_rotary_factor", f"an even number of the {size} channels")
+        expected = f"a share that rotates an even number of the {size} channels"
+        raise fields.refuse("partial_rotary_factor", expected)
     own = rotary_fields(recipe, fields, kind.mixing)
     scaling = read_scaling(own, position.rotary_dim(size), position.rotary_base)
     variant = replace(

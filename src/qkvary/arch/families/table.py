@@ -29,7 +29,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
     model = FAMILIES[family](fields, name)
     if fields.content is config and not any(config.get(name) for name in TOWERS):
         return model
-    note = "counts the language model only: a vision or audio tower is not counted"
+    note = "only the language model is counted, not a vision or audio tower"
     return replace(model, notes=(*model.notes, note))
 
 

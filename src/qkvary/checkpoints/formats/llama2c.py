@@ -103,4 +103,4 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
         # Written so that NaN is refused.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
-            raise DamagedError(f"{where} has {name} for a rotary base other than 10,000")
+            raise DamagedError(f"{where} has {name} that do not match the rotary base 10,000")

@@ -75,7 +75,10 @@ def load(path: Path) -> LoadedModel:
     named = ((_complete(name, family), tensor) for name, tensor in _read_weights(folder))
     tensors = collect(((name, one) for name, one in named if name is not None), where)
     if sizes.num_layers > len(tensors):
-        raise DamagedError(f"{folder / CONFIG} has {sizes.num_layers} layers, but fewer tensors")
+        raise DamagedError(
+            f"{folder / CONFIG} states {sizes.num_layers} layers, but the folder has only "
+            f"{len(tensors)} tensors"
+        )
     ends = {row.ours: row.theirs for row in list_tensors(family, 1)}
     embedding, head = (tensors.get(ends[name]) for name in ("embedding", "head_weight"))
     if _is_head_tied(embedding, head, where, declared=sizes.tied_head):
@@ -102,7 +105,7 @@ def _is_head_tied(
     if embedding.dtype == head.dtype and torch.equal(embedding, head):
         return True
     warnings.warn(
-        f"{where} has tie_word_embeddings true and an lm_head.weight that differs from the "
+        f"{where} sets tie_word_embeddings to true, but its lm_head.weight differs from the "
         "embedding: the stored head is used, as in transformers",
         stacklevel=2,
     )
@@ -146,7 +149,7 @@ def _list_shards(index: Path) -> list[str]:
     names = cast("Mapping[str, object]", shards).values() if isinstance(shards, Mapping) else ()
     found = sorted({name for name in names if isinstance(name, str)})
     if not found or any(Path(name).name != name for name in found):
-        raise DamagedError(f"{index} lists no shards, or shards outside its own folder")
+        raise DamagedError(f"{index} lists no shards, or lists shards outside its own folder")
     return found
 
 

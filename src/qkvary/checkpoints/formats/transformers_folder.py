@@ -25,7 +25,7 @@ from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, explain, read_file
 
-FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
+FORMAT = "a qkvary network that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
 """The file that describes our tokenizer; transformers does not use it."""

@@ -85,7 +85,7 @@ class Sizes(Fields):
             is_read |= name.endswith("window") and self.family in _WITH_WINDOWS
             known = not is_read and (name in _PLAIN or setting != name)
             if known and found not in _PLAIN.get(name, ()):
-                raise UsageError(f"{self.where} has {name}, which this program does not compute")
+                raise UsageError(f"{self.where} sets {name}, which this program does not support")
 
     def rotary_base(self) -> float:
         """Return the base of the rotary frequencies."""
@@ -104,7 +104,9 @@ class Sizes(Fields):
         """The number of blocks; a file with fewer tensors than blocks is refused."""
         layers = self.size("block_count")
         if layers > len(self.shapes):
-            raise DamagedError(f"{self.where} has {layers:,} layers, but fewer tensors")
+            raise DamagedError(
+                f"{self.where} states {layers:,} layers, but has only {len(self.shapes)} tensors"
+            )
         return layers
 
     def rows(self, name: str) -> int:
@@ -183,7 +185,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", default=1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
-        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
+        raise UsageError(f"{sizes.where} has both rope_freqs and rope.scaling, expected only one")
     if plain is not None and max(plain) >= STILL / 2:
         counted = count_rotated(plain, base)
         if counted is None:
@@ -230,7 +232,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     factor = sizes.number("rope.scaling.factor", default=0.0)
     if form not in ("none", "linear", "yarn", "longrope"):
         raise UsageError(
-            f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
+            f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not support"
         )
     if form in ("none", "longrope") and factor in (0.0, 1.0):
         # In GGUF, lists of divisors are tensors.

@@ -41,12 +41,12 @@ from qkvary.storage.untrusted_files import read_start
 
 GELU_NOTES = {
     "gelu": (
-        "llama.cpp computes the tanh form of GELU from a half-precision table: its activations "
-        "differ from this network's by up to 0.0005 plus 0.05 %"
+        "llama.cpp reads the tanh form of GELU from a half-precision table, so its activations "
+        "differ from this network's by up to 0.0005 plus 0.05 % of the value"
     ),
     "gelu-tanh": (
-        "llama.cpp computes GELU from a half-precision table: its activations differ from this "
-        "network's by up to 0.05 %"
+        "llama.cpp reads GELU from a half-precision table, so its activations differ from this "
+        "network's by up to 0.05 % of the value"
     ),
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
@@ -93,7 +93,7 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     own = _convert_stock(network, to) if obstacle is None else convert_family(network)
     if own is None:
         raise UsageError(
-            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
+            f"expected a network that llama.cpp's {TITLES[to]} can express, got one with {obstacle}"
         )
     architecture, sizes, values = own
     tensors = {name: _store(name, one, kind) for name, one in values.items()}

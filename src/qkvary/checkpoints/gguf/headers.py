@@ -193,7 +193,7 @@ def read_file(path: Path) -> GgufFile:
     parts = [parse_file(_map(one), str(one)) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
-        raise DamagedError(f"{path} has two tensors of the same name in its parts")
+        raise DamagedError(f"the parts of {path} have two tensors of the same name")
     return GgufFile(parts[0].metadata, tensors)
 
 
@@ -256,10 +256,13 @@ def _read_entry(reader: _Reader) -> _Entry:
     found = _BY_NUMBER.get(number)
     if found is None:
         raise UsageError(
-            f"{reader.where} has {name} as type {number}; choices: {', '.join(BLOCKS)}"
+            f"{reader.where} stores {name} as type {number}; choices: {', '.join(BLOCKS)}"
         )
     stored = BLOCKS[found]
     if not sizes or min(sizes) < 1 or sizes[0] % stored.size:
-        raise DamagedError(f"{reader.where} has {name} of {sizes}, which type {found} cannot store")
+        raise DamagedError(
+            f"{reader.where} has the tensor {name} of the sizes {sizes}, which the type {found} "
+            "cannot store"
+        )
     size = math.prod(sizes) // stored.size * stored.block_bytes
     return _Entry(name, tuple(reversed(sizes)), found, place, size)

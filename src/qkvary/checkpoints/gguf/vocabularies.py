@@ -51,7 +51,7 @@ class Vocabulary(NamedTuple):
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
     """Return a tokenizer's vocabulary; without a tokenizer, llama.cpp reads and prints numbers."""
     if tokenizer is None:
-        note = "the network has no tokenizer: llama.cpp takes and prints token numbers"
+        note = "the network has no tokenizer, so llama.cpp reads and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
     found = next(make for kind, make in _KINDS.items() if isinstance(tokenizer, kind))(tokenizer)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.metadata.items()}
@@ -136,7 +136,7 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             "--tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    note = "llama.cpp encodes characters outside the alphabet as token -1, then refuses them"
+    note = "llama.cpp encodes characters outside the alphabet as token -1, which it then refuses"
     return _make("rwkv", tokens, types, None, [note])
 
 

@@ -64,7 +64,7 @@ class QKVConfig(PreTrainedConfig):
     def language_model(self) -> LanguageModelConfig:
         """The configuration of the network."""
         if self.network is None:
-            raise ValueError("expected a configuration of a network, got an empty one")
+            raise ValueError("expected a configuration with a network, got an empty one")
         return from_dict(LanguageModelConfig, self.network)
 
     @property
@@ -248,8 +248,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             options = _read_quantized(generation_config.cache_config or {})
         elif kind == "offloaded":
             raise ValueError(
-                "expected a cache on the device of its network, got offloaded; choices: dynamic, "
-                "static, quantized"
+                "expected a cache_implementation that keeps the cache on the network's device, got "
+                "offloaded; choices: dynamic, static, quantized"
             )
         cache = self.make_cache(max_tokens=most, options=options)
         if generation_config.is_assistant:
@@ -278,7 +278,7 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
     unknown = [name for name, value in kwargs.items() if value is not None and value is not False]
     if unknown:
         raise ValueError(
-            f"expected no other arguments, got {', '.join(unknown)}; choices: input_ids, "
+            f"expected no unknown arguments, got {', '.join(unknown)}; choices: input_ids, "
             "attention_mask, past_key_values, labels, use_cache, logits_to_keep"
         )
 

@@ -133,7 +133,10 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
         )
     notes = (
         _special_note(*names),
-        "runs of a piece that overlaps with itself, such as aa in aaa, may be split differently",
+        (
+            "transformers may split a text differently where a piece overlaps with itself, such as "
+            "aa in aaa"
+        ),
     )
     beginning = None if tokenizer.beginning is None else _BEGIN
     return FastTokenizer(library, beginning, _END, notes)

@@ -49,7 +49,7 @@ def export_folder(
     """
     path = read_path(path, "the path of a folder")
     if path.exists() and not holds(path, EXPORT_KIND):
-        raise UsageError(f"{path} is not an export of this program; it is not overwritten")
+        raise UsageError(f"{path} is not an export that qkvary wrote; it is not overwritten")
     check_structure(loaded.network)
     made = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
     architecture = "".join(made.config.architectures or ())
@@ -79,7 +79,7 @@ def _wrap(network: LanguageModel) -> StockExport:
     config = model.config
     config.architectures = [QKVForCausalLM.__name__]
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    notes = ("call qkvary.checkpoints.huggingface.causal.register() before loading",)
+    notes = ("call qkvary.checkpoints.huggingface.causal.register() before you load the export",)
     return StockExport(config, tensors, notes)
 
 

@@ -138,13 +138,15 @@ _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 
 
 def exact_cache(model: nn.Module, *, layout: Layout = "value and slice") -> DynamicCache:
-    """Make an empty, smaller cache with exact results for ``past_key_values`` of a Gemma 4.
+    """Make an empty cache that a Gemma 4 model takes as ``past_key_values``.
+
+    The cache takes less memory than the usual one, and the model's results are exactly the same.
 
     Args:
         model: A Hugging Face Gemma 4: the whole model, or its language model alone.
         layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
-            but rotates every stored key at every step. To learn the positions, it adds a hook to
-            the model, which ``uninstall`` removes.
+            but rotates every stored key at every step. This layout needs the positions of the
+            tokens, so ``exact_cache`` adds a hook to the model; ``uninstall`` removes the hook.
 
     Raises:
         ValueError: if no layer shares key and value, or if the layout saves no memory.
@@ -249,7 +251,7 @@ def _find_text_model(model: nn.Module) -> nn.Module:
         if _attentions(module):
             return module
     raise ValueError(
-        f"expected a Gemma 4 with attention_k_eq_v, got {type(model).__name__}, which has no "
+        f"expected a Gemma 4 model with attention_k_eq_v, got {type(model).__name__}, which has no "
         "layers that share key and value"
     )
 
@@ -293,8 +295,8 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(
-                f"expected partially rotated keys for layout {layout}, got "
-                f"{2 * angles} of {attention.head_dim} channels; choices: rotate when read"
+                f"expected keys with unrotated channels for the layout {layout!r}, got keys with "
+                f"{2 * angles} of {attention.head_dim} channels rotated; choices: rotate when read"
             )
         makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)
     return makers

@@ -85,8 +85,8 @@ def _load_network(weights: Path) -> ResNetModel:
     # Missing weights would be drawn at random.
     if found["missing_keys"]:
         raise DamagedError(
-            f"expected all weights of ResNet-34 in {weights / WEIGHTS}, got none for "
-            f"{len(found['missing_keys'])} of its tensors"
+            f"expected all weight tensors of ResNet-34 in {weights / WEIGHTS}, got a file that "
+            f"lacks {len(found['missing_keys'])} of them"
         )
     depths = tuple(network.config.depths or ())
     if (network.config.layer_type, depths) != ("basic", DEPTHS):

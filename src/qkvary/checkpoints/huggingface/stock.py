@@ -72,7 +72,9 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     obstacle = find_obstacle(config, chosen)
     written = write_language_model(config) if obstacle is not None and to is None else None
     if obstacle is not None and written is None:
-        raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
+        raise ValueError(
+            f"expected a network that {TITLES[chosen]} can express, got one with {obstacle}"
+        )
     if written is not None:
         family, fields = written.family, {**written.fields, "pad_token_id": None}
         weights = _name(partial(find_parameter, network), family, config)
@@ -129,7 +131,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"keys with {rotated} of {width} channels rotated; set rotary_fraction to 1"
     heads = config.layers[0].num_heads
     if rotates(config) and config.d_model % heads:
-        yield f"a width of {config.d_model}, which is not divisible by the {heads} heads"
+        yield f"a width of {config.d_model}, which is not divisible by its {heads} heads"
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:

@@ -31,8 +31,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
-            given = "neither" if self.share is None else "both"
-            raise UsageError(f"expected --cache, such as 50%, or --bytes-per-token, got {given}")
+            raise UsageError("expected exactly one of --cache (such as 50%) and --bytes-per-token")
         if self.share is not None and not 0 < self.share < 1:
             raise UsageError(
                 f"expected a share of the cache above 0 and below 100%, got {100 * self.share:g}%"
@@ -45,8 +44,8 @@ class Budget:
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
         if wanted >= now:
             raise UsageError(
-                f"expected fewer bytes per token than the cache takes, {now:,.0f} in "
-                f"{self.stored_as.name}, got {wanted:,.0f}"
+                f"expected fewer bytes per token than the cache takes now ({now:,.0f} in "
+                f"{self.stored_as.name}), got {wanted:,.0f}"
             )
         return wanted / now
 

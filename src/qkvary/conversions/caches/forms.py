@@ -19,8 +19,8 @@ def check_layers(config: LanguageModelConfig) -> None:
     """Refuse a network that cannot be converted, such as one whose blocks share their weights."""
     if config.shared_blocks:
         raise UsageError(
-            "expected separate weights for each block, got one block for all layers, although the "
-            "layers have different inputs"
+            "expected separate weights for each block, got one block that all layers share, "
+            "although each layer has a different input"
         )
     for index, layer in enumerate(config.layers, start=1):
         reason = _find_reason(layer)
@@ -37,7 +37,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
             return f"it has {term.name}, which a conversion cannot keep"
     scaling = layer.position.scaling
     if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
-        return "its rotary scaling multiplies keys by a factor, which unrotated keys would lack"
+        return "its rotary scaling multiplies rotated keys by a factor that other keys would lack"
     if variant.query_form == "residual-gelu":
         return "its query is not linear in the layer input"
     if layer.value_rope != "none":

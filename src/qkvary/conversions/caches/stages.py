@@ -86,7 +86,7 @@ class SmallerCache:
     def statement(self) -> str:
         """The new form of the layers, in a clause."""
         rotates = any(layer.variant.decoupled for layer in self.config.layers)
-        rest = ", stored with one rotated key" if rotates else ""
+        rest = ", and all heads share one rotated key" if rotates else ""
         return f"{load_method(self.plan.method).STATEMENT}{rest}"
 
     @property

@@ -30,7 +30,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network without the skips around its feed-forward networks."""
     config, block = draft.config, draft.config.block
     if options.layer is not None:
-        raise UsageError("expected no layer number with absorb-skip: it changes all layers")
+        raise UsageError("expected no layer number with absorb-skip, which changes all layers")
     if block.activation != "relu":
         raise UsageError(f"expected the activation relu, got {block.activation}")
     if not block.has_feed_forward_skip:

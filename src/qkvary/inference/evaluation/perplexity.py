@@ -19,6 +19,7 @@ from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import Windows, cut
 from qkvary.nn.decoder import Decoder
 from qkvary.storage.environment import require_memory
+from qkvary.text import numbers
 from qkvary.text.progress_line import Progress, ignore
 
 PADDED_BYTES = 16
@@ -61,7 +62,7 @@ class TextScore:
     @property
     def perplexity(self) -> float:
         """The perplexity per real token."""
-        return _exp(self.loss)
+        return numbers.perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
@@ -71,7 +72,7 @@ class TextScore:
     @property
     def byte_perplexity(self) -> float:
         """The perplexity per byte."""
-        return _exp(self.bits_per_byte * math.log(2))
+        return numbers.perplexity(self.bits_per_byte * math.log(2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +93,12 @@ class PaperScore:
     @property
     def perplexity(self) -> float:
         """The perplexity that the papers' tables give, which counts padding."""
-        return _exp(self.loss)
+        return numbers.perplexity(self.loss)
 
     @property
     def real_perplexity(self) -> float:
         """The perplexity without padding."""
-        return _exp(self.real_loss)
+        return numbers.perplexity(self.real_loss)
 
 
 def score_text(
@@ -209,7 +210,3 @@ def _estimate_error(
     deviations = sums - sums.sum() / counts.sum() * counts
     spread = float(np.square(deviations).sum()) * len(counts) / (len(counts) - 1)
     return math.sqrt(spread) / float(counts.sum())
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf

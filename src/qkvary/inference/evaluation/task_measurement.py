@@ -71,7 +71,7 @@ class PreparedTasks:
             problem = find_hub_problem()
             advice = "; data sets are downloaded from the Hugging Face hub unless the local cache "
             advice += "of the hub already contains them"
-            advice += f", and the hub cannot be reached ({problem})" if problem else ""
+            advice += f", but the hub cannot be reached ({problem})" if problem else ""
         with _explain(self.names, advice), cache_only() if problem else nullcontext():
             found = self.manager.load([*local, *others])
         for task in found["tasks"].values():
@@ -155,15 +155,15 @@ def prepare_tasks(
             )
         if not (folder / task.evaluated).is_file():
             raise UsageError(
-                f"expected {task.evaluated} in {folder} for {name}, got no such file; nothing is "
-                "downloaded"
+                f"expected the file {task.evaluated} of the task {name} in {folder}, got none; "
+                "qkvary does not download it"
             )
     # Building the index of all tasks takes seconds.
     manager = TaskManager(include_defaults=bool(others))
     for name in others:
         if not manager.match_tasks([name]):
             near = near_names(name, manager.all_tasks)
-            advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all"
+            advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all tasks"
             raise UsageError(f"expected a task, got {name!r}; {advice}")
     return PreparedTasks(
         names=names, folder=folder, fewshot=fewshot, limit=limit, against=text, manager=manager
@@ -181,8 +181,8 @@ def measure_tasks(
     tokenizer = cast("Tokenizer", loaded.tokenizer)
     if isinstance(tokenizer, CharacterTokenizer):
         raise UsageError(
-            f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
-            "tasks need a byte-level or BPE tokenizer"
+            "expected a tokenizer that encodes any text, got one for only "
+            f"{tokenizer.vocabulary} characters; tasks need a byte-level or BPE tokenizer"
         )
     with show_progress("answering", "requests") as answering, be_quiet(answering):
         lm = cast("Any", NetworkLM)(loaded.network, tokenizer, batch_size=batch_size)

@@ -27,6 +27,8 @@ class TextMeasurement:
     protocol: Protocol
     made_for: int
     """The network's maximum number of tokens."""
+    split: str | None
+    """The split that was scored, for a prepared set; validation if the set has no test split."""
     score: TextScore
     paper: PaperScore | None
     """The score by the papers' protocol; ``None`` if not requested, or without a separator."""
@@ -88,6 +90,7 @@ def measure_text(
     return TextMeasurement(
         protocol=protocol,
         made_for=network.config.max_tokens,
+        split=text.split,
         score=score,
         paper=as_papers,
         lengths=by_length,
@@ -99,7 +102,8 @@ def load_text(
 ) -> Text:
     """Load the text of .txt and .jsonl files, of folders of such files, or of one prepared set.
 
-    Of a prepared set, only ``split`` is read. Only the first ``tokens`` tokens are read; ``None``
+    Of a prepared set, only ``split`` is read; the validation split instead of a missing test split.
+    Only the first ``tokens`` tokens are read; ``None``
     means all tokens.
     """
     first = data[0]
@@ -118,5 +122,5 @@ def load_text(
         raise UsageError(
             "expected a checkpoint with a tokenizer, or a prepared set as the text, got neither"
         )
-    text = make_text(loaded.tokenizer, (document.text for document in read_documents(data)))
-    return text if tokens is None else text.cut(tokens)
+    documents = (document.text for document in read_documents(data))
+    return make_text(loaded.tokenizer, documents, most=tokens)

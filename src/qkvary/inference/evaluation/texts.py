@@ -3,7 +3,6 @@
 Reads prepared sets. Independent of networks.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.data.documents import Document
+from qkvary.data.encoding import encode_start
 from qkvary.data.prepared import open_prepared
 from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
-from qkvary.data.tokenizers import Tokenizer, encode_document
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 
@@ -30,6 +31,8 @@ class Text:
     """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
     """The end-of-document token, which also pads rows; ``None`` without one."""
+    split: str | None = None
+    """The split of the prepared set that the text was read from; ``None`` for other texts."""
 
     @property
     def documents(self) -> int:
@@ -50,25 +53,22 @@ class Text:
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
-    def cut(self, tokens: int) -> "Text":
-        """Return a text of only the first ``tokens`` tokens."""
-        if tokens >= len(self.tokens):
-            return self
-        starts = np.append(self.starts[self.starts < tokens], tokens)
-        return dataclasses.replace(self, tokens=self.tokens[:tokens], starts=starts)
 
-
-def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
+def make_text(tokenizer: Tokenizer, documents: Iterable[str], *, most: int | None = None) -> Text:
     """Encode documents, each with a token that marks where the document begins or ends.
 
-    This is the tokenizer's beginning token if it has one, and otherwise its separator.
+    This is the tokenizer's beginning token if it has one, and otherwise its separator. Only the
+    first ``most`` tokens are kept, and only the beginning of the text is encoded for them.
     """
     parts: list[NDArray[np.int64]] = []
-    for number, document in enumerate(documents, start=1):
-        try:
-            parts.append(np.array(encode_document(tokenizer, document), dtype=np.int64))
-        except ValueError as error:
-            raise UsageError(f"document {number} cannot be encoded: {error}") from error
+    left = most
+    for number, text in enumerate(documents, start=1):
+        document = Document(text, f"document {number}")
+        # No text has to be encoded further than its length in characters.
+        found = encode_start(tokenizer, document, tokens=len(text) if left is None else left)
+        parts.append(np.array(found[:left], dtype=np.int64))
+        if left is not None and not (left := left - len(parts[-1])):
+            break
     if not sum(map(len, parts)):
         raise UsageError("expected a text, got an empty one")
     starts = np.cumsum([0, *map(len, parts)])
@@ -81,6 +81,7 @@ def _wrap(
     starts: NDArray[np.int64],
     *,
     separator: int | None,
+    split: str | None = None,
 ) -> Text:
     marks = find_boundary_tokens(tokenizer, separator)
     return Text(
@@ -89,18 +90,19 @@ def _wrap(
         token_bytes=count_token_bytes(tokenizer, marks),
         marks=marks,
         separator=separator,
+        split=split,
     )
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
-    """Return the tokenizer and the text of a split of a prepared set."""
+    """Return the tokenizer and the text of a split of a prepared set.
+
+    If there is no test split, the validation split is meant.
+    """
     data = open_prepared(path)
-    if name not in data.splits:
-        raise UsageError(
-            f"expected a split of {path}, got {name!r}; choices: {', '.join(data.splits)}"
-        )
-    split = data.splits[name]
+    name, split = data.find_split(name)
     count = split.tokens if most is None else min(most, split.tokens)
     tokens, starts = split.read(0, count), split.document_starts
     starts = np.append(starts[starts < count], count)
-    return data.tokenizer, _wrap(data.tokenizer, tokens, starts, separator=data.separator)
+    text = _wrap(data.tokenizer, tokens, starts, separator=data.separator, split=name)
+    return data.tokenizer, text

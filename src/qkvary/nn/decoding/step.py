@@ -1,4 +1,4 @@
-"""A whole decoding step of a network and its cache as one call of ``native/step.cpp``.
+"""Runs a whole decoding step of a network and its cache as one call of ``native/step.cpp``.
 
 The network is not changed: parameters are read in place, and new entries go into the cache's own
 buffers, so native steps and calls of the network can alternate.
@@ -40,7 +40,7 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Error codes of ``step.cpp``; any other means that memory ran out."""
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
-"""The library's numbers for the feature maps of linear attention."""
+"""The numbers by which the library knows the feature maps of linear attention."""
 
 
 def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
@@ -69,7 +69,7 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
 
 
 def _is_as_built(network: nn.Module) -> bool:
-    """Return whether no module of a network has hooks or was replaced."""
+    """Return whether a network has all its original modules and none of them has hooks."""
     return not any(is_watched(part) or not _has_own_parts(part) for part in network.modules())
 
 
@@ -149,10 +149,10 @@ def _supports_scores(cache: LayerCache) -> bool:
 
 
 class NativeStep:
-    """Computes the next logits of every row in one library call, with addresses looked up once.
+    """Computes the next logits of every row in one library call.
 
-    The step keeps the addresses of the parameters, so make a new step after you move or cast the
-    network.
+    The addresses of the parameters are looked up only once, so make a new step after you move or
+    cast the network.
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
@@ -232,7 +232,7 @@ class NativeStep:
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Give the library a layer's memory. Return the memory for the next state, if any."""
+        """Give the library the memory that a layer writes to. Return its next state, if any."""
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:
@@ -251,7 +251,7 @@ class NativeStep:
         return None
 
     def _read_memory(self, cache: EncoderDecoderCache, rows: int) -> None:
-        """Give the library the addresses of the source's keys and values, and of its mask."""
+        """Give the library the addresses of the memory's keys and values, and of its mask."""
         length = cache.cross.length
         mask = _as_read(cache.memory_mask, rows, length)
         # A row that has only padding attends to all of it, so that its softmax is defined.
@@ -260,13 +260,17 @@ class NativeStep:
         for layer, memory in zip(crossing, cache.cross.layers, strict=True):
             entries, call = memory.read(), layer.attention
             if (found := next(iter(entries.values())).shape[0]) != rows:
-                raise ValueError(f"expected a source of {rows} rows, got one of {found}")
+                raise ValueError(f"expected a memory of {rows} rows, got a memory of {found} rows")
             for stored, name in zip((call.key, call.value), _part_names(memory), strict=True):
                 native.point(stored, entries[name])
             native.cover(call, rows, length, self._memory_mask)
 
     def _describe(self, stack: Stack) -> list[Layer]:
-        """Return the layers; cross attention is a separate one, before the feed-forward network."""
+        """Return a description of each layer for the library.
+
+        Cross attention is described as a separate layer, which comes before the feed-forward
+        network of its block.
+        """
         layers: list[Layer] = []
         for index, (block, cache) in enumerate(zip(stack.layers, self.cache.layers, strict=True)):
             layers.append(self._layer(block.attention, block.attention_norm, cache))
@@ -424,7 +428,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state, and new memory for the next state because a step may fail."""
+    """Give the library a state, and separate memory for the next one, since a step may fail."""
     before = store.sums
     if before is None:
         raise ValueError("expected a state that has seen a token, got an empty state")
@@ -439,7 +443,7 @@ def _point_sums(sums: Sums, store: StateStore) -> State:
 
 
 def _part_names(cache: LayerCache) -> tuple[str, str]:
-    """Return the names that a layout gives the entries for key and value."""
+    """Return the names under which a cache stores its keys and its values."""
     sharing = cache.config.variant.sharing
     if cache.options.layout == "sources":
         return sharing.key, sharing.value

@@ -58,7 +58,7 @@ def _shrinks() -> Derivation:
     high = large.spread[1] if large.spread else 0.0
     return Derivation(
         value=f"{float(small.value):+.2f} % at 300M, {float(large.value):+.2f} % at 1.2B",
-        formula="changes of the published perplexities",
+        formula="change from QKV to Q-K=V, computed from the published perplexities",
         holds=high < low,
         note=(
             "Learning rate, warm-up and batch size differ between the two sizes, and there is only "

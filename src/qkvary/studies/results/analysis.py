@@ -33,13 +33,13 @@ to a perfect score."""
 _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
 _PAIRING = (
-    "Differences are paired: a variant and the baseline in the same setting with the same seed. "
-    "Over several settings, the differences are averaged for each seed first: the seeds are the "
-    "independent units."
+    "Differences are paired: each compares a variant with the baseline in the same setting with "
+    "the same seed. Over several settings, the differences are averaged for each seed first, "
+    "because the seeds are the independent units."
 )
 _STEPS = (
-    "In the steps to solve, a run that did not solve the task enters with its number of training "
-    "steps (restricted mean). The share of solved runs has a Wilson interval."
+    "In means of the steps to solve, a run that did not solve the task counts with all its "
+    "training steps (restricted mean). The share of solved runs has a Wilson interval."
 )
 _SPREAD = (
     "The spread over seeds is the sample standard deviation within settings; the spread over "
@@ -130,8 +130,8 @@ def summarise(
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
     """Return a sentence that names the settings in which no variant visibly beats guessing.
 
-    The second value is whether this is true of all settings with results. Without such a setting,
-    the tuple of sentences is empty.
+    The second value is whether this is true of all settings with results. If it is true of none,
+    there is no sentence.
     """
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
@@ -271,6 +271,6 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
         yield (
             f"In {setting.name} every variant has about as many parameters as {study.baseline} "
             f"({network_parameters(target).total:,} with a feed-forward width of "
-            f"{target.block.d_ff:,}). The feed-forward widths of the other variants: "
+            f"{target.block.d_ff:,}). The other variants have these feed-forward widths: "
             f"{given}."
         )

@@ -6,10 +6,10 @@ from typing import get_args
 
 from qkvary.studies.results.summary import (
     ContrastRow,
-    CostRow,
     Counts,
     Difference,
     LearningRateRow,
+    MeanCosts,
     ResultTable,
     Verdict,
 )
@@ -48,7 +48,7 @@ def write_contrast(
     variant: str,
     reference: str,
     rows: Sequence[ContrastRow],
-    costs: Sequence[tuple[CostRow | None, CostRow | None]],
+    costs: Sequence[tuple[MeanCosts | None, MeanCosts | None]],
 ) -> str:
     """State the result of a planned contrast in one sentence."""
     headline = [row for row in rows if row.kind != "setting"] or rows
@@ -88,7 +88,7 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
     )
 
 
-def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
+def _same_costs(pairs: Sequence[tuple[MeanCosts | None, MeanCosts | None]]) -> str:
     """Name the costs that two variants share in every table; empty if there are no such costs."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
@@ -109,14 +109,14 @@ def write_caveats(
     learning_rates: Sequence[LearningRateRow],
     environments: int,
 ) -> tuple[str, ...]:
-    """State the limits of the answer."""
+    """Return sentences on what limits the conclusions of a study: its caveats."""
     caveats = list(limits)
     if not counts.complete:
         states = ("failed", "diverged", "damaged", "missing")
         open_ends = [f"{number} {one}" for one in states if (number := getattr(counts, one))]
         caveats.append(
             f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
-            "means and differences are over the finished runs."
+            "means and differences are computed from the finished runs."
         )
     if len(seeds) == 1:
         caveats.append(
@@ -124,7 +124,7 @@ def write_caveats(
             "setting has no interval at all."
         )
     elif len(seeds) == 2:
-        caveats.append("There are two seeds: intervals are very wide by necessity.")
+        caveats.append("There are only two seeds, so intervals are necessarily very wide.")
     differences = [row.difference for table in tables for row in table.rows if row.difference]
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(

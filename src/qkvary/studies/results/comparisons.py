@@ -165,7 +165,8 @@ def _per_setting(
 ) -> list[tuple[float, float]]:
     """Return the mean difference and the weight of every setting that has a pair.
 
-    Tasks have equal weight, and so do the settings of a task. Empty if a task has no pair.
+    All tasks weigh the same, and so do the settings of a task. If a task has no pair, the list
+    is empty.
     """
     groups: dict[str, list[float]] = {tasks[setting]: [] for setting in settings}
     for setting in settings:

@@ -2,7 +2,7 @@
 
 A variant is dominated by another variant if the other costs no more, is no worse, and is strictly
 better in cost or in quality. Since means of few seeds are noisy, a variant is called dominated
-without qualification only if the paired difference shows the cheaper variant to be better.
+without qualification only if the paired difference shows that the other variant is better.
 """
 
 from collections.abc import Mapping

@@ -103,10 +103,10 @@ def write_headline(
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
     """State how many published figures lie in the prediction intervals of these runs."""
-    judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
+    judged = [repeats for one in published for repeats in one.repeats]
     if not judged:
         return ()
-    figures = count(len(judged), "published figure")
+    figures = count(len(judged), "measured published figure")
     return (f"{sum(judged)} of {figures} lie in the 95 % prediction intervals of these runs.",)
 
 
@@ -152,7 +152,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
         if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
-        parts.append(f"{listed(_names(same))}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_names(same))} had the result of {baseline} in every pair")
     parts += _list_costs(table, baseline)
     ranges = [
         f"{name} (from {_round_up(_most(gaps, not higher))}{'' if index else unit} better "
@@ -205,7 +205,10 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants that change the baseline alike and have one verdict; return by verdict."""
+    """Group variants that change the baseline in the same way and have the same verdict.
+
+    Returns the groups of each verdict.
+    """
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -235,7 +238,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Split off the groups to name in a sentence: first those that change only one thing."""
+    """Return the groups to name, those that change only one thing first, and the other groups."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])

@@ -1,4 +1,4 @@
-"""Learning curves of a study: the mean over the seeds, for each variant and setting.
+"""Computes learning curves: the mean over the seeds, for each variant and setting of a study.
 
 A band spans the smallest and the largest value over the seeds. If a run stopped because it had
 solved its task, its last values count for all later steps, so that the mean is always over the
@@ -23,7 +23,7 @@ class _Run(NamedTuple):
     """The curve of one quantity in one run."""
 
     points: Mapping[int, tuple[float, float]]
-    """Values and seconds so far, by step."""
+    """The value and the seconds of training so far at each step."""
     solved: bool
     """Whether the run stopped because it had solved its task."""
 
@@ -47,13 +47,13 @@ def build_curves(
             and run.record is not None
             and bool(run.record.config.get("training", {}).get("stop_when_solved"))
         )
-        for quantity, points in _quantities(log).items():
+        for quantity, points in group_by_quantity(log).items():
             group = groups.setdefault((run.row.setting, run.row.variant, quantity), [])
             group.append(_Run(points=points, solved=solved))
     return tuple(_curve(*names, runs) for names, runs in groups.items())
 
 
-def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
+def group_by_quantity(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
     """Group the finite values of a log by quantity and step, with the seconds so far.
 
     A resumed run repeats the entries after its checkpoint; the last entry of a step counts.

@@ -1,4 +1,4 @@
-"""The planned runs of a study with their records, and the choice of learning rates.
+"""Pairs the planned runs of a study with their records, and chooses learning rates.
 
 Every planned run is included: a run without a record is missing or damaged, and a run with a
 non-finite result has diverged. Never imports torch.
@@ -49,7 +49,7 @@ def observe(
 
 
 def count(runs: Iterable[RunRow]) -> Counts:
-    """Count the states of planned runs; a run of several settings counts once."""
+    """Count the planned runs in each state. A run that several settings share counts once."""
     states = [row.state for row in {row.run_key: row for row in runs}.values()]
     return Counts(
         planned=len(states), **{state: states.count(state) for state in get_args(RunState)}
@@ -59,7 +59,7 @@ def count(runs: Iterable[RunRow]) -> Counts:
 def choose_learning_rates(
     study: Study, observations: Sequence[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
-    """Select the runs of one learning rate per setting and variant; list all learning rates.
+    """Select one learning rate's runs for each setting and variant, and list all learning rates.
 
     The chosen rate has the best mean of the task's own validation metric among the rates with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
@@ -159,7 +159,7 @@ def _observe(
 def _speeds(cell: Cell, timing: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
     steps = timing.get("steps_per_second")
     if steps:
-        yield "tokens_per_second", steps * cell.run.training.batch_size * cell.run.sequence_length
+        yield "tokens_per_second", steps * cell.run.tokens_per_step
     share, most = timing.get("utilization"), timing.get("product_flops_per_second")
     if share is not None and most is not None:
         yield "gigaflops_per_second", share * most / 1e9

@@ -24,8 +24,8 @@ from qkvary.studies.results.statistics import (
 from qkvary.studies.results.summary import (
     Contrast,
     ContrastRow,
-    CostRow,
     Difference,
+    MeanCosts,
     ResultTable,
     Solving,
     VariantRow,
@@ -36,7 +36,7 @@ PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
 Key = TypeVar("Key", bound=Hashable)
-_Costs = tuple[CostRow | None, CostRow | None]
+_Costs = tuple[MeanCosts | None, MeanCosts | None]
 
 
 def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[ResultTable, ...]:
@@ -174,14 +174,14 @@ def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: value for name, group in groups.items() if (value := mean(group)) is not None}
 
 
-def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | None:
+def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> MeanCosts | None:
     """Return the costs averaged over the settings of a table."""
     found = {run.row.setting: run.record.costs for run in runs if run.record and run.record.costs}
     costs = [found[setting] for setting in settings if setting in found]
     if not costs or len(costs) < len(settings):
         return None
     parts = list(costs[0].get("parameters", {}))
-    return CostRow(
+    return MeanCosts(
         parameters=tuple(
             (part, mean([float(cost["parameters"].get(part, 0)) for cost in costs]) or 0.0)
             for part in parts

@@ -41,8 +41,8 @@ class Estimate:
     confidence: float
     mean: float | None = None
     std: float | None = None
-    """Sample standard deviation, or the standard error times the root of the number of units; None
-    for fewer than two values."""
+    """Sample standard deviation. For weighted means and for differences of two means, it is the
+    standard error times the square root of ``units``. None for fewer than two values."""
     low: float | None = None
     high: float | None = None
     p_value: float | None = None
@@ -80,7 +80,7 @@ def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def corrected_confidence(confidence: float, comparisons: int) -> float:
-    """Return the confidence of each interval so that all hold simultaneously (Bonferroni)."""
+    """Return the confidence that each interval needs so that all hold at once (Bonferroni)."""
     return 1 - (1 - confidence) / comparisons
 
 

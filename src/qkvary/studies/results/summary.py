@@ -30,7 +30,7 @@ def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of planned runs by state; the states add up to ``planned``."""
+    """The number of planned runs in each state; the numbers add up to ``planned``."""
 
     planned: int
     done: int
@@ -88,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solving:
-    """The number of runs that reached the threshold, and their steps."""
+    """How many runs solved the task by reaching the threshold, and after how many steps."""
 
     threshold: float
     horizon: int
@@ -110,7 +110,7 @@ class Solving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
+class MeanCosts:
     """The costs of a variant's network, or their mean over the networks of a table."""
 
     parameters: tuple[tuple[str, float], ...]
@@ -146,7 +146,7 @@ class VariantRow:
     have different thresholds."""
     training_seconds: float | None
     steps_per_second: float | None
-    costs: CostRow | None
+    costs: MeanCosts | None
     learning_rates: tuple[float, ...]
     """The learning rate used in each setting of the table (see ``Summary.learning_rates``)."""
     utilization: float | None = None
@@ -227,7 +227,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Quality against one cost over the variants of one table."""
+    """A chart of quality against one cost, with a point for each variant of one table."""
 
     table: str
     axis: CostAxis
@@ -247,7 +247,7 @@ class LearningCurve:
     setting: str
     variant: str
     quantity: str
-    """What the curve shows: ``train loss``, ``validation loss``, ``validation accuracy``, ..."""
+    """What the curve shows, such as ``train loss`` or ``validation accuracy``."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     mean: tuple[float, ...]
@@ -287,14 +287,14 @@ class PublishedCell:
     ours: float | None
     ours_std: float | None
     deviation: float | None
-    """Ours minus published."""
+    """This study's number minus the published number."""
     recomputes: Recomputes
     recomputed: float | None
     """The number recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
-    """Lower end of a 95 % interval for the mean of as many runs as published, if they are like
-    ours; None if the number of published runs is not known, or we have fewer than two."""
+    """Lower end of the 95 % prediction interval for the published mean, if the published runs are
+    like ours; None if the number of published runs is not known, or we have fewer than two."""
     repeat_high: float | None = None
 
     @property
@@ -320,6 +320,15 @@ class PublishedComparison:
     notes: tuple[str, ...] = ()
     """The notes of the settings that are compared, each once."""
     published_runs: int | None = None
+
+    @property
+    def repeats(self) -> list[bool]:
+        """Whether each measured number that has a prediction interval of ours lies in it.
+
+        Numbers that follow from others in the document, such as means, are left out.
+        """
+        measured = (one.repeats for one in self.cells if one.recomputes == "not checkable")
+        return [one for one in measured if one is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,11 +385,11 @@ class Summary:
     headline_table: str
     """The ``ResultTable.name`` of the table that the headline is about, or empty."""
     answers: tuple[str, ...]
-    """Which differences the data support, and which variants they do not distinguish."""
+    """Sentences that name supported differences, and variants that are not distinguished."""
     commands: tuple[str, ...]
     """The commands that reproduce the runs and the report."""
     caveats: tuple[str, ...]
-    """Reasons to be careful: failed or missing runs, a single seed, ..."""
+    """Reasons to be careful, such as failed or missing runs or a single seed."""
     method: Method
     tables: tuple[ResultTable, ...]
     """Tables of averages over tasks, then of tasks, then of settings; a task with one setting has

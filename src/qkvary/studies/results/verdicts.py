@@ -41,7 +41,7 @@ def judge(
     """Return the verdict on a paired difference, and the sentence that states it."""
     short = "" if pairs == pairs_planned else f", from {pairs} of {pairs_planned} pairs"
     if estimate.mean is None and not pairs:
-        return "no interval", f"not compared: no pair of finished runs out of {pairs_planned}"
+        return "no interval", f"not compared: none of {pairs_planned} pairs of runs has finished"
     if estimate.mean is None:
         return "no interval", (
             f"not compared: {pairs} of {pairs_planned} pairs finished, too few for a difference "

@@ -129,7 +129,7 @@ def execute_cell(
                 result = result or attempt()
             except NoValidCheckpointError as error:
                 if claim is None or not options.records_failures:
-                    advice = f"move {directory} away to start again"
+                    advice = f"move {directory} away to start the run again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 moved = f"the run starts again, and the damaged files are in {claim.restart()}"
                 _warn(callbacks, f"{error}; {moved}")

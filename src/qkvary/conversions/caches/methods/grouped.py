@@ -14,7 +14,7 @@ from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_lay
 from qkvary.conversions.caches.rotary_slice import cut_slice
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
+STATEMENT = "each group of KV heads is replaced by the one head that fits the group best"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

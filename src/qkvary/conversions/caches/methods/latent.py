@@ -11,7 +11,7 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = "keys and values of all heads are made from one latent"
+STATEMENT = "keys and values of all heads are computed from one latent"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

@@ -6,7 +6,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.methods import key_as_value
 
-STATEMENT = "the unrotated key times a matrix, fitted to the value by least squares"
+STATEMENT = "the unrotated key, times a matrix fitted by least squares, replaces the value"
 
 choose = key_as_value.choose
 
@@ -14,7 +14,7 @@ choose = key_as_value.choose
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     """Return the layer's new weights for the configuration that ``choose`` returned.
 
-    The output projection absorbs the fitted matrix.
+    A matrix that turns keys into values is fitted, and the output projection absorbs this matrix.
     """
     square = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.key)
     product = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.value)

@@ -8,7 +8,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.methods import grouped
 
-STATEMENT = "fewer KV heads, each the mean of those that it replaces"
+STATEMENT = "each group of KV heads is replaced by the mean of its heads"
 
 choose = grouped.choose
 

@@ -41,7 +41,7 @@ PROTOCOLS: Mapping[str, Study] = {
         ),
         description=(
             _GRID + "In this clean version, all numbers are used. Of every ten windows, the ninth "
-            "is for validation and the tenth is for the test, so every split has numbers of all "
+            "is validation data and the tenth is test data, so every split has numbers of all "
             "sizes. The published numbers next to ours were measured on the published "
             "split, not on this one."
         ),

@@ -1,4 +1,4 @@
-"""Trains the synthetic tasks in the configurations that the published averages are over."""
+"""Trains the synthetic tasks in the configurations over which published results are averaged."""
 
 from dataclasses import replace
 
@@ -24,11 +24,11 @@ STUDY = Study(
     ),
 )
 HARDER = (
-    "The published averages are over 16 or 19 configurations, and this study has only four of "
-    "them. The others have lengths of 128 or widths of 256, and two epochs are not enough for long "
+    "The published averages are taken over 16 or 19 configurations, of which this study has only "
+    "four. The others have lengths of 128 or widths of 256, and two epochs are not enough for long "
     "sequences: with 128 digits, width 64, two layers and two heads, one run of QKV scores 0.110 "
-    "on reverse and 0.106 on swap, while guessing scores 0.1. This is the likeliest reason why the "
-    "scores here are above the published ones."
+    "on reverse and 0.106 on swap, while guessing scores 0.1. The scores here are above the "
+    "published ones, most likely because such hard configurations are missing."
 )
 """The score on reverse in this text comes from the options ``--setting reverse-d64-L2-H2-n128
 --variant QKV --seeds 0``; the score on swap comes from the same options for swap."""

@@ -24,7 +24,7 @@ _ABLATED = (
         for sharing in WITHOUT_PLUS
     ),
 )
-"""Pairs of a variant with an option or core, and the same sharing without it."""
+"""Pairs of variants with the same sharing, the first with an option or core, the second without."""
 
 
 def _limits(text: str) -> tuple[str, ...]:

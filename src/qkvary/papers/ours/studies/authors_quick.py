@@ -1,4 +1,4 @@
-"""A small bidirectional encoder of bytes that tells which of four authors wrote a few lines."""
+"""Trains a small bidirectional encoder of bytes to tell which of four authors wrote a text."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.papers.ours.recall import RECALL_VARIANTS

@@ -1,4 +1,4 @@
-"""Compares a loss that counts padding, as paper 1 prints it, with the loss on real tokens."""
+"""Compares the loss that paper 1 prints, which counts padding, with the loss on real tokens."""
 
 from qkvary.papers.ours.small_language_models import (
     PIECES,
@@ -73,7 +73,7 @@ STUDY = Study(
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
         "The data are short stories, one in each row as in paper 1 (Do Transformers Need Three "
-        "Projections?), padded with the separator to 256, 512 or 1,024 tokens. Then "
+        "Projections?), padded with the separator to 256, 512 or 1,024 tokens. So "
         f"{SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the tokens that the loss counts are "
         "real tokens. Networks have 2 layers of 128 channels, 4 heads and rotary positions. Each "
         "network is scored twice on the same rows: once on real tokens only, and once with the "

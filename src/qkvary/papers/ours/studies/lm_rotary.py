@@ -1,4 +1,4 @@
-"""Compares three choices of the value if key and value share a projection and keys are rotated."""
+"""Compares three choices of a value that shares its projection with a rotated key."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (
@@ -60,7 +60,7 @@ STUDY = Study(
         "English novels in rows of 128 bytes. A quarter, half or all of a head's channels are "
         "rotated (base 100). If the value shares the key's projection, there are three choices: "
         "the value is the key before its rotation (none), the rotated key with the output rotated "
-        "back (counter), or the rotated key itself (rotated). With the choice rotated, the value "
+        "back (counter), or the rotated key itself (rotated). With the last choice, the value "
         "depends on the absolute position. Networks whose attention biases fall with the distance "
         "(ALiBi) are also compared. They do not rotate keys, so there is no choice of value."
     ),

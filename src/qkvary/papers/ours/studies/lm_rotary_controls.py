@@ -1,4 +1,4 @@
-"""Trains the controls of ``lm-rotary``: rotated values of their own, and learned positions."""
+"""Trains the controls of ``lm-rotary``: separate but rotated values, and learned positions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Compares all variants of paper 1 with baselines of equal cache and size, in small networks."""
+"""Compares the variants of paper 1 with baselines of the same cache size or parameter count.
+
+All networks are small.
+"""
 
 from qkvary.costs.parameters import network_parameters
 from qkvary.papers.ours.small_language_models import (
@@ -29,12 +32,12 @@ _LIMITS = (
         f"parameters, trained on {_TOKENS:,} bytes ({_TOKENS / _COUNTS.total:.1f} bytes per "
         "parameter, while 20 tokens per parameter are usual). They show which sharing learns "
         "faster at first. They cannot show what sharing costs a fully trained network, nor that "
-        "the order of the variants is the same at a usual size."
+        "the order of the variants is the same in larger networks."
     ),
     (
-        f"A head has {_NETWORK.d_model // HEADS} channels here, while heads of usual networks have "
-        "64 or 128. So one KV head keeps only 32 numbers per token, and sharing heads removes more "
-        "than at a usual size. What sharing projections removes does not depend on the size of a "
+        f"A head has {_NETWORK.d_model // HEADS} channels here, while a head usually has 64 or "
+        "128. So one KV head keeps only 32 numbers per token, and sharing heads removes more than "
+        "in larger networks. What sharing projections removes does not depend on the size of a "
         "head."
     ),
     (

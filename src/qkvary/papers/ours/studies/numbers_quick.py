@@ -10,10 +10,10 @@ STUDY = Study(
     name="numbers-quick",
     question="What does sharing cost when a network learns to count in words?",
     description=(
-        "The study has two settings of paper 2's number experiment (Key-Value Transformer), those "
+        "The study has the two settings of paper 2's number experiment (Key-Value Transformer) "
         "in which networks learn: windows of 16 and 32 words at the higher learning rate, for 735 "
-        "and 360 steps. All numbers are used, and every tenth window is for the test. The study "
-        "adds Q-K=V, which halves the cache, to the published variants."
+        "and 360 steps. All numbers from 1 to 9,999 are used, and every tenth window is test data. "
+        "The study adds Q-K=V, which halves the cache, to the published variants."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
     variants=(*NUMBER_VARIANTS, "Q-K=V"),
@@ -26,7 +26,7 @@ PROTOCOLS: Mapping[str, Study] = {
         STUDY,
         name="numbers-quick-as-published",
         description=STUDY.description.replace(
-            "All numbers are used, and every tenth window is for the test.",
+            "All numbers from 1 to 9,999 are used, and every tenth window is test data.",
             "As published, the number 8000 is left out, and the last fifth of the windows serves "
             "as both validation and test data.",
         ),

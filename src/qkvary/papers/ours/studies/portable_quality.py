@@ -23,9 +23,9 @@ _LIMITS = (
         "show which form learns faster at first, not which form is better in the end."
     ),
     (
-        "A head has 16 channels here, while heads of usual networks have 64 or 128. In this "
+        "A head has 16 channels here, while a head usually has 64 or 128. In this "
         "study, decoupled positions have 8 to 32 channels, which is half to twice the size of a "
-        "head. In usual networks, they have half the size of a head."
+        "head. Usually, they have half the size of a head."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers per token and layer than the other "

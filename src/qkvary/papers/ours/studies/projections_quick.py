@@ -7,11 +7,12 @@ STUDY = Study(
     name="projections-quick",
     question="Which of the three projections does a small language model need least?",
     description=(
-        "The study compares one projection for two of query, key and value (Q=K-V, Q-K=V, Q=V), "
-        "the layer input instead of one of the three projections (I-K-V, Q-I-V, Q-K-I), one "
-        "projection for all three (Q=K=V), and a shared query and key with a position term in the "
-        "scores ((Q=K-V)+). All variants train on the characters of the study quickstart, with two "
-        "layers, 300 steps and equal hyper-parameters."
+        "The study compares separate projections of query, key and value (QKV) with other "
+        "variants. Two of the three share one projection (Q=K-V, Q-K=V, Q=V), or all three do "
+        "(Q=K=V). The layer input replaces one of the projections (I-K-V, Q-I-V, Q-K-I). Or query "
+        "and key share a projection and the scores have a position term ((Q=K-V)+). All variants "
+        "train on the characters of the study quickstart, with two layers, 300 steps and equal "
+        "hyper-parameters."
     ),
     settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),

@@ -1,4 +1,7 @@
-"""Trains networks, rotary or not, whose cache of separate or shared K and V is quantized later."""
+"""Trains networks with separate or shared keys and values; their caches are quantized later.
+
+The networks have rotary positions or attention biases.
+"""
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig

@@ -1,4 +1,4 @@
-"""The study that ``make study`` runs: the published variants and a new one, in minutes."""
+"""Compares the published variants and a new one in minutes; ``make study`` runs this study."""
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.papers.recomputation import published_tables
@@ -11,7 +11,7 @@ STUDY = Study(
         "shared query and key the reason?"
     ),
     description=(
-        "The study compares every variant with a published result, and also I-K=V, which has as "
+        "The study compares all variants that have a published result, and I-K=V, which has as "
         "many parameters and as large a cache as Q=K=V but not the symmetry of Q=K=V. The networks "
         "learn swap of 16 digits in 400 steps, sort of 16 digits in 600 steps, and the generation "
         "of tiny Shakespeare's characters in 300 steps. They have two layers and four heads. The "

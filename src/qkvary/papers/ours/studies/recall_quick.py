@@ -1,4 +1,4 @@
-"""Trains associative recall in small networks, in seconds; only some learn to recall."""
+"""Trains small networks on associative recall in seconds; only some of them learn to recall."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study

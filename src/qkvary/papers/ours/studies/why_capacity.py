@@ -1,4 +1,4 @@
-"""Tests whether wide feed-forward networks or a nonlinear query replace a query projection."""
+"""Tests if wide feed-forward networks or a nonlinear query can replace a query projection."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

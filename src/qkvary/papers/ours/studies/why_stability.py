@@ -6,7 +6,7 @@ from qkvary.studies.study import Study
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 DECAYS = {"0.1": 0.1, "2^-5": 2.0**-5}
 FACTORS = (4.0, 16.0)
-"""Learning rates, as multiples of the usual one."""
+"""Learning rates, as multiples of the usual learning rate."""
 
 
 def _study(size: Size) -> Study:

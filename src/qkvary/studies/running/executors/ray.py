@@ -73,7 +73,7 @@ class RayExecutor(Executor):
         except (OSError, OverflowError, UnicodeError) as error:
             raise UsageError(
                 f"no Ray cluster answers at {address!r}: start one with `ray start --head`, or "
-                "give its --address"
+                "give the address of a running one with --address"
             ) from error
         except (ValueError, RuntimeError) as error:
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
