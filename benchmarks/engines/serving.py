@@ -34,11 +34,10 @@ import torch
 from qkvary.arch.models import Model
 from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import find_reference, load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.checkpoints.reference_models import find_reference
 from qkvary.checkpoints.stock_networks import choose_architecture
 from qkvary.costs.engines import allocate_llama_cpp, allocate_vllm
 from qkvary.data.tokenizers import ByteTokenizer

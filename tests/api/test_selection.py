@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.api.options import Part, choose_study, read_seeds
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 
@@ -71,13 +72,17 @@ def test_options_select_a_part_of_a_study() -> None:
         ("swap", "Q-K=V", 3),
     }
     assert study.description.endswith("This is the part with task swap and variant Q-K=V.")
-    assert part.typed("Quickstart") == "Quickstart --task swap --variant q,k=v"
+    assert part.write_command("report", "Quickstart", RUNS) == (
+        "qkvary report Quickstart --task swap --variant q,k=v --seeds 3"
+    )
     own = Part(protocol="clean", settings=("a b",))
-    assert own.typed("my studies/mine.py") == (
-        "'my studies/mine.py' --protocol clean --setting 'a b'"
+    assert own.write_command("study", "my studies/mine.py", Path("some runs")) == (
+        "qkvary study 'my studies/mine.py' --protocol clean --setting 'a b' --out 'some runs'"
     )
     other = Part(device="cuda", dtype="float64")
-    assert other.typed("quickstart") == "quickstart --device cuda --dtype float64"
+    assert other.write_command("study", "quickstart", RUNS) == (
+        "qkvary study quickstart --device cuda --dtype float64"
+    )
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds=(0,)))
     assert {cell.run_key for cell in zero.cells()} <= whole

@@ -67,4 +67,14 @@ def test_a_report_names_the_seeds_once(tmp_path: Path) -> None:
         qk.report(path, out=tmp_path, seeds=(0, 1))
     qk.study(path, out=tmp_path, seeds=0, workers=1)
     made = qk.report(path, out=tmp_path, seeds=(0, 1), formats="json")
-    assert all(command.count("--seeds") == 1 for command in made.value.commands)
+    assert made.value.commands == tuple(
+        f"qkvary {verb} {path} --seeds 0-1 --out {tmp_path}" for verb in ("study", "report")
+    )
+
+
+def test_the_report_of_a_study_in_python_states_the_calls(tmp_path: Path) -> None:
+    qk.study(toy_study((0,)), out=tmp_path, workers=1)
+    made = qk.report(toy_study((0,)), out=tmp_path, seeds=(0, 1), formats="json")
+    assert made.value.commands == tuple(
+        f"qk.{verb}(STUDY, out='{tmp_path}', seeds=(0, 1))" for verb in ("study", "report")
+    )

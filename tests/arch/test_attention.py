@@ -86,7 +86,7 @@ def test_sizes_that_do_not_fit_are_refused(
         *(({"rotary_base": one}, "positive and finite rotary base") for one in (0.0, math.nan)),
         *(({"rotary_fraction": one}, "a rotary fraction in") for one in (0.0, 1.5)),
         ({"relative_distance": 0}, "expected relative_distance of PositionConfig in 1 "),
-        ({"value_rope": "count"}, "expected value_rope to be one of .*; did you mean counter?"),
+        ({"value_rope": "COUNT"}, "expected value_rope to be one of .*; did you mean counter?"),
     ],
 )
 def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> None:

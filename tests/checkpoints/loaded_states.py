@@ -1,12 +1,13 @@
 """Loads the newest training state as a process that trains alone does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from qkvary.checkpoints.training_state import TrainingState
-from qkvary.storage.jsonvalues import JsonValue
 from qkvary.training.distribution import Distribution
+
+KEY = "the key of a run"
 
 
 class _Loader(Distribution):
@@ -18,11 +19,7 @@ class _Loader(Distribution):
         self.state = state
 
 
-def _accept(_about: Mapping[str, JsonValue]) -> None:
-    pass
-
-
 def load_training_state(folder: Path, report: Callable[[str], None]) -> TrainingState | None:
     loader, unused = _Loader(), cast("Any", None)
-    loader.load(folder, model=unused, optimizer=unused, accept=_accept, report=report)
+    loader.load(folder, model=unused, optimizer=unused, key=KEY, report=report)
     return loader.state

@@ -29,7 +29,7 @@ from qkvary.checkpoints.models import save_model
 from qkvary.data.prepared import open_prepared
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from tests.checkpoints.loaded_states import load_training_state
+from tests.checkpoints.loaded_states import KEY, load_training_state
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.tasks.tiny_networks import tiny_set
 
@@ -251,7 +251,7 @@ def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: P
     for name in files:
         (folder / name).write_bytes(data)
     entries = {name: FileEntry.of(data) for name in files}
-    manifest = Manifest(files=entries, about={"step": 3})
+    manifest = Manifest(files=entries, about={"step": 3, "run_key": KEY})
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
     with watched() as events, pytest.raises(DamagedError, match="every checkpoint"):
         load_training_state(folder.parent, lambda _text: None)

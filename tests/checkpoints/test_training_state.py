@@ -16,7 +16,7 @@ from qkvary.storage import manifest
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import stored_steps
-from tests.checkpoints.loaded_states import load_training_state
+from tests.checkpoints.loaded_states import KEY, load_training_state
 from tests.storage.damage import damaged_copies, trials
 
 
@@ -27,7 +27,7 @@ def state(step: int) -> TrainingState:
         step=step,
         weights={"a.weight": tied, "head.weight": tied, "b": torch.randn(3, generator=generator)},
         optimizer={"0.step": torch.tensor(float(step)), "0.exp_avg": tied * 0.1},
-        about={"loss": float("nan"), "count": step},
+        about={"run_key": KEY, "loss": float("nan"), "count": step},
     )
 
 

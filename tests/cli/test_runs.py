@@ -25,7 +25,7 @@ HOSTILE = "it \x1b[31mbroke\x1b[0m [red]badly[/red]"
 
 
 def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
-    claim = store.claim(cell.run_key, cell.run.identity())
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME, b"")
     for step in range(10, 60, 10):
@@ -253,5 +253,5 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
 @pytest.mark.usefixtures("study")
 def test_a_report_without_runs_writes_nothing(tmp_path: Path, typed: Typed) -> None:
     said = typed.error("report", "made-up", "--out", tmp_path / "none", "--json")
-    assert "got none: run `qkvary study made-up --out " in said
+    assert "got none: run `qkvary study made-up --seeds 1-2 --out " in said
     assert not (tmp_path / "none").exists()

@@ -111,6 +111,12 @@ def test_all_usable_cores_are_used(
     text = ("--data", places / "mine.txt", "--out", places / "runs")
     planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
     assert planned["threads"] == expected
+    # torchrun may start a single process, too.
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words) == planned
+    said = typed.error("train", "lm-tiny", *text, *TINY, "--strategy", "fsdp")
+    assert "expected several processes for --strategy fsdp, got one" in said
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
     assert planned["threads"] == min(expected, 3)
@@ -121,7 +127,7 @@ def test_a_device_that_is_not_here_is_refused_first(places: Path, typed: Typed) 
     assert "expected a device of this machine" in typed.error(*absent)
     assert {path.name for path in places.iterdir()} == {"mine.txt"}
     _, said = typed.both(*absent, "--dry-run")
-    assert "the plan is for another machine: expected a device of this machine" in said
+    assert "this machine cannot train it: expected a device of this machine" in said
     typed(*command(places))
     assert "expected a device of this machine" in typed.error(*absent)
     assert len(list((places / "runs" / "trainings").iterdir())) == 1

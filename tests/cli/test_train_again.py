@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.storage import environment
 from qkvary.storage.durable import OwnerLock
 from tests.cli.tiny_training import (
     LONG,
@@ -65,6 +66,7 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed
     shown = typed.error(*another)
     assert "began with --micro-batch-size 4, --threads 1, and has reached step " in shown
     assert len(shown.splitlines()) == 1
+    assert typed.error(*another, "--dry-run") == shown
     # So it is while another process trains that run.
     lock = OwnerLock(begun / "run.lock")
     assert typed.error(*another) == shown
@@ -133,6 +135,13 @@ def test_what_is_done_is_shown_without_writing(
     before = times()
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "files" not in typed.json(*command(places, "--variant", "Q-K=V"))
+    # To train a run again, there would be too little memory.
+    monkeypatch.setattr(environment, "free_memory_bytes", lambda: 200_000)
+    assert "files" not in typed.json(*command(places, "--variant", "Q-K=V"))
+    (run,) = typed.json(*command(places, "--variant", "QKV", "--dry-run"))["runs"]
+    assert run["state"] == "done"
+    for words in ((), ("--dry-run",)):
+        typed.error(*command(places, "--variant", "QKV", "MQA", *words), code=4)
     name = ("report", "train lm-tiny on mine", "--out", places / "runs")
     assert "is read-only, so no page is written" in typed.error(*name, code=0)
     assert times() == before
@@ -216,7 +225,8 @@ def test_the_page_of_a_training_can_be_made_again(places: Path, typed: Typed) ->
     assert summary["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
     assert summary["seeds"] == [0, 1]
     assert (summary["counts"]["planned"], summary["counts"]["done"]) == (4, 2)
-    assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
+    again = f"qkvary report 'train lm-tiny on mine' --out {places / 'runs'}"
+    assert summary["commands"][-1] == again
     summary = typed.json("report", name, *html, "--seeds", "0")["summary"]
     assert summary["counts"]["planned"] == 2
     counts = typed.json("status", name, *runs)["runs"]

@@ -9,7 +9,9 @@ from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import count_kinds
 from qkvary.arch.table import VARIANTS
+from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.parameters import attention_parameters
+from qkvary.planning.advice import published_change
 from tests.conftest import Typed
 
 
@@ -56,3 +58,16 @@ def test_a_layer_of_a_model_is_counted(name: str, typed: Typed) -> None:
     bare = dataclasses.replace(own.variant, positions="none", window=None)
     found = typed.json("variants", "--model", name.upper(), "--label", format_label(bare))
     assert found["variants"][0]["parameters"]["total"] == attention_parameters(own).total
+
+
+def test_a_published_quality_is_that_of_a_plan(typed: Typed) -> None:
+    """MQA of 12 heads saves another share of the cache than that of the papers' 16."""
+    labels = ("Q-K=V", "GQA-3", "MQA")
+    asked = [word for label in labels for word in ("--label", label)]
+    rows = typed.json("variants", "--model", "gpt2", *asked)["variants"]
+    planned = choose_candidates(load_size("gpt2"), labels).rows[-3:]
+    changes = [published_change(one, "300M") for one in planned]
+    assert [one and one.printed for one in changes] == ["+3.1 %", "+0.7 %", None]
+    assert [row["published"] and row["published"]["change"] for row in rows] == [
+        one and one.printed for one in changes
+    ]

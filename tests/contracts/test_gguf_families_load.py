@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.models import as_model
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import find_reference, load_checkpoint
 from qkvary.checkpoints.gguf.configs import FAMILIES
-from qkvary.checkpoints.reference_models import find_reference
 from qkvary.costs.parameters import model_parameters
 from qkvary.nn.cache import KVCache
 from tests.contracts.test_families_load import CASES as LOADED

@@ -14,7 +14,7 @@ FOLDERS = (
 )
 MODULES = (
     *("qkvary", "qkvary.cli.main", "qkvary.api.cost", "qkvary.api.plan", "qkvary.api.variants"),
-    *("qkvary.checkpoints.catalog", "qkvary.checkpoints.reference_models"),
+    "qkvary.checkpoints.catalog",
     *("qkvary.data.tokenizers", "qkvary.inference.streaming", "qkvary.training.presets"),
     *("qkvary.inference.evaluation.local_tasks", "qkvary.inference.evaluation.task_scores"),
     *("qkvary.papers.recomputation", "qkvary.papers.tables"),

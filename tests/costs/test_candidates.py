@@ -69,7 +69,8 @@ def test_no_suggested_variant_keeps_more_than_the_model(all_sharings: bool) -> N
     for name in name_sizes():
         found = choose_candidates(load_size(name), all_sharings=all_sharings)
         assert len(set(names_of(found))) == len(found.rows), name
-        assert (found.rows[0].is_original, found.notes) == (True, ()), name
+        assert found.rows[0].is_original, name
+        assert all("no norms of query and key" in note for note in found.notes), name
         kept = [model_cache_bytes(row.model, context=5000, encoder_tokens=50) for row in found.rows]
         more = [row.name for row, size in zip(found.rows, kept, strict=True) if size > kept[0]]
         # More than a model of K=V with all heads: two projections again.
@@ -77,6 +78,18 @@ def test_no_suggested_variant_keeps_more_than_the_model(all_sharings: bool) -> N
         assert not more or found.original.label.startswith("Q-K=V"), name
         # What is said to store less does.
         assert all(kept[i] < kept[0] for i, row in enumerate(found.rows) if row.saving), name
+
+
+def test_variants_of_a_model_with_norms_of_query_and_key() -> None:
+    """Key and value that are one tensor have no such norms, which a note says."""
+    found = choose_candidates(load_size("qwen3-8b"))
+    assert labels_of(found) == ["GQA-8", "Q-GQA-8", "MQA", "Q-MQA"]
+    (note,) = found.notes
+    assert note.startswith("Q-GQA-8 and Q-MQA have no norms of query and key, unlike qwen3-8b: ")
+    lost = choose_candidates(load_size("qwen3-8b"), ["QKV@linear"]).notes
+    assert (
+        "QKV@linear has no positions in the scores, unlike qwen3-8b: the core does not" in lost[0]
+    )
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:

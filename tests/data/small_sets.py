@@ -10,11 +10,28 @@ import pytest
 from qkvary.data import preparation
 from qkvary.data.documents import FileDocuments
 from qkvary.data.preparation import OnProgress, prepare
-from qkvary.data.prepared import PreparedData
+from qkvary.data.prepared import PreparedData, TokenSplit
 from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 
 BYTES = ByteTokenizer(has_separator=True)
+
+
+def empty_set(name: str, *splits: str) -> PreparedData:
+    """Describe a set of bytes in the folder ``/here`` that has no files."""
+    about = {
+        "name": name,
+        "token_bytes": 2,
+        "plan": {"source": {"held_out": None}},
+        "splits": {
+            split: {"shards": [[0, 0]], "text_bytes": 0, "tokens": 0, "documents": 0}
+            for split in splits
+        },
+    }
+    parts = {split: TokenSplit(Path("/here"), split, about) for split in splits}
+    return PreparedData(
+        path=Path("/here"), fingerprint="f" * 64, tokenizer=BYTES, splits=parts, about=about
+    )
 
 
 @contextmanager

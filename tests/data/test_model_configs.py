@@ -63,6 +63,9 @@ def test_local_files_take_precedence_over_the_hub(
     hub[ADDRESS] = json.dumps({**LLAMA, "vocab_size": 101}).encode()
     monkeypatch.chdir(tmp_path / "someone")
     assert load_config("someone/small")[1]["vocab_size"] == 101
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
+    hub[ADDRESS.replace("huggingface.co", "mirror.example").replace("small", "other")] = b"{}"
+    assert load_config("someone/other") == ("someone/other", {})
 
 
 @pytest.mark.parametrize(

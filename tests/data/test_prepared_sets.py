@@ -10,12 +10,20 @@ import pytest
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
-from qkvary.data.prepared_sets import ensure_prepared, find_prepared, prepare_source
+from qkvary.data.prepared_sets import (
+    DEFAULT_TOKENIZER,
+    default_folder,
+    ensure_prepared,
+    find_prepared,
+    prepare_source,
+)
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions, find_source
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer
 from qkvary.reports.prepared_set import find_share_error
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.tasks.language import LanguageTask
 from tests.data.merged import KINDS, merges_of
 from tests.data.small_sets import made_up
 
@@ -55,6 +63,22 @@ def test_a_corpus_is_prepared_when_it_is_first_asked_for(tmp_path: Path, cache: 
     for path in (tmp_path / "data").rglob("*.txt"):
         path.unlink()
     assert ensure_prepared("english-novels/bytes") == place
+
+
+def test_a_folder_with_the_name_of_a_corpus_does_not_stand_for_its_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = default_folder("tiny-shakespeare", DEFAULT_TOKENIZER)
+    data = prepare_source("tiny-shakespeare", "bytes", out=place)
+    monkeypatch.chdir(tmp_path)
+    config = LanguageTaskConfig(data="tiny-shakespeare", data_sha256=data.fingerprint, context=8)
+    (tmp_path / "book.txt").write_text("another text\n" * 99)
+    (tmp_path / "tiny-shakespeare").mkdir()
+    for _ in range(2):
+        config.check_data(pytest.fail)
+        assert LanguageTask(config).data.path == place
+        # The empty folder becomes a set of another text.
+        prepare_source("book.txt", "bytes", out=tmp_path / "tiny-shakespeare")
 
 
 def test_a_missing_corpus(tmp_path: Path) -> None:

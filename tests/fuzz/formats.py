@@ -172,7 +172,7 @@ def _make_llama2c(kind: str, folder: Path) -> Path:
 def _make_runs(folder: Path) -> Path:
     store = Store(folder / "store")
     cell = toy_study([5]).cells()[0]
-    claim = store.claim(cell.run_key, cell.run.identity())
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     made = finished(cell, "0123456789abcdef" * 4)
     claim.finish(replace(made, samples=b"samples"))

@@ -115,7 +115,7 @@ def test_other_tables_are_refused_with_their_name(
 def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
     study, store = load_study("numbers-quick"), Store(tmp_path / "runs")
     cell = study.cells()[0]
-    claim = store.claim(cell.run_key, cell.run.identity())
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME, b"")
     journal.append({"event": "validation", "step": 49, "loss": 2.75, "seconds": 5.0})

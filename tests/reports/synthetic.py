@@ -17,6 +17,7 @@ from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.study import Cell, Study
+from qkvary.text.names import typed_seeds
 from tests.studies import made_up
 
 VARIANTS = (
@@ -131,7 +132,8 @@ def make_summary(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Summary:
         if status != "missing":
             records.append(make_record(cell, place, status, message))
             curves[cell.run_key] = _events(cell, place)
-    return summarise(study, records, curves=curves)
+    command = f"qkvary study {study.name} --seeds {typed_seeds(study.seeds)}"
+    return summarise(study, records, curves=curves, commands=(command,))
 
 
 NAMES = (

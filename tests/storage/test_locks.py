@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import signal
 import socket
@@ -112,6 +113,17 @@ def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
         OwnerLock(tmp_path / "run.lock")
     lock.release()
     OwnerLock(tmp_path / "run.lock").release()
+
+
+def test_a_process_that_only_looks_does_not_make_a_lock_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.lock"
+    path.touch()
+    with path.open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _: look.close())
+        OwnerLock(path).release()
 
 
 def test_a_paused_owner_stays_the_owner(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def test_cells_are_settings_by_variants_by_seeds() -> None:
     )
 
 
+def test_the_key_of_a_run_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = dataclasses.replace(STUDY, seeds=(5,))
+    keys = [*study.runs()]
+    monkeypatch.setattr("qkvary.training.config.canonical_json", pytest.fail)
+    assert [cell.run_key for cell in study.cells()] == [*study.runs()] == keys
+
+
 def test_a_network_may_be_given_by_its_name() -> None:
     setting = dataclasses.replace(STUDY.settings[0], network="lm-10m")  # type: ignore[arg-type]
     assert setting.network == find_network("10M")

@@ -4,19 +4,14 @@ import pytest
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.prepared_sets import PlannedSet
-from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.training_study import VALIDATION_TOKENS, TrainingOptions, training_study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import PRESETS, find_preset
+from tests.data.small_sets import empty_set
 
-DATA = PlannedSet(
-    name="mine",
-    folder="/here",
-    fingerprint="f" * 64,
-    vocabulary=ByteTokenizer(has_separator=True).vocabulary,
-)
+DATA = PlannedSet.of(empty_set("mine", "train", "validation", "test"))
 
 
 @pytest.mark.parametrize("name", [*PRESETS])
@@ -119,6 +114,7 @@ def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
 
 def test_scores_of_a_set_without_a_test_split_are_not_called_test() -> None:
     for has_test in (True, False):
-        study = training_study(find_preset("lm-10m"), dataclasses.replace(DATA, has_test=has_test))
+        data = empty_set("mine", "train", "validation", *(["test"] if has_test else []))
+        study = training_study(find_preset("lm-10m"), PlannedSet.of(data))
         assert study.settings[0].task.has_test is has_test
         assert ("has no test split" in study.description) is not has_test

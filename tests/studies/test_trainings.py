@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from qkvary.data.prepared_sets import PlannedSet
-from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
@@ -16,11 +15,10 @@ from qkvary.studies.study import Study
 from qkvary.studies.training_study import TrainingOptions, training_study
 from qkvary.studies.trainings import NOTES, find_training, list_trainings, note_training, page_name
 from qkvary.training.presets import find_preset
+from tests.data.small_sets import empty_set
 from tests.studies.toy_study import claim_cell
 
-DATA = PlannedSet(
-    name="some", folder="here", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
-)
+DATA = PlannedSet.of(empty_set("some", "train", "validation"))
 NAME = "train lm-10m on some"
 
 

@@ -108,7 +108,7 @@ def stored_record(store: Store, key: str) -> Record:
 
 def claim_cell(store: Store, cell: Cell) -> Claim:
     """Claim an open run."""
-    claim = store.claim(cell.run_key, cell.run.identity())
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     return claim
 

@@ -37,7 +37,7 @@ from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.parallel import join_process_group
-from qkvary.training.processes import Collectives
+from qkvary.training.processes import Collectives, RankInfo
 from qkvary.training.progress import Callbacks
 from tests.training.small_language import SmallLanguage, small_run
 
@@ -70,7 +70,9 @@ def work(order: dict[str, Any], rank: int) -> None:
     joined: AbstractContextManager[Distribution] = nullcontext(Distribution())
     if os.environ.get("WORLD_SIZE", "1") != "1":
         strategy = order.get("strategy", "ddp")
-        joined = join_process_group(strategy, run.device, timeout_seconds=patience)
+        joined = join_process_group(
+            RankInfo.from_environment(os.environ), strategy, run.device, timeout_seconds=patience
+        )
     with joined as distribution:
         if order.get("fault") == "full_disk" and distribution.rank == 1:
             parallel.write_checked = no_space

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training.distribution import Gradients
 from qkvary.training.loop import train
 from qkvary.training.memory import keep_freed_memory
 from tests import forked
+from tests.checkpoints.test_models import make_model
 from tests.conftest import Runner
 from tests.training.toy import ToyTask, toy_run
 
@@ -22,11 +24,14 @@ from tests.training.toy import ToyTask, toy_run
 def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
         train(dataclasses.replace(toy_run(), device="cuda:99"), ToyTask(), tmp_path)
+    with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
+        LoadedModel(make_model(), None).to("cuda:99", None)
     assert not list(tmp_path.iterdir())
 
 
 TOO_MUCH = """
 import resource, sys, torch
+from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.environment import is_out_of_memory
 torch.ones(1)
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))

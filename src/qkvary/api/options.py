@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Union, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, cast
 
 from cyclopts import Parameter
 
@@ -15,10 +15,12 @@ from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name
+from qkvary.text.names import typed_seeds
 from qkvary.text.numbers import Reads, as_several
 from qkvary.text.progress_line import ShowProgress, ignore, no_progress
 
@@ -63,7 +65,7 @@ def find_model(given: object, _name: str = "") -> Model:
     """Return the model that a name, file, hub id, value or network denotes."""
     if isinstance(given, str | os.PathLike):
         # Its table of published models takes longer to read than most verbs take.
-        from qkvary.checkpoints.reference_models import find_reference
+        from qkvary.checkpoints.catalog import find_reference
 
         return find_reference(cast("str | os.PathLike[str]", given))
     if isinstance(given, Model):
@@ -241,8 +243,10 @@ class Part:
     variants: Annotated[tuple[str, ...], Parameter(name=("--variant", "--variants"))] = ()
     """Only this variant and the baseline (can be repeated)."""
 
-    def typed(self, study: str) -> str:
-        """Return a study and the options that select its part, as typed, without the seeds."""
+    def write_command(self, verb: str, study: AnyStudy, out: Path) -> str:
+        """Return the command for this part of a study; for a ``Study``, the call in Python."""
+        if not isinstance(study, str | os.PathLike):
+            return write_call(verb, "STUDY", self, out=os.fspath(out))
         options = {
             "--protocol": (self.protocol,),
             "--task": self.tasks,
@@ -250,12 +254,28 @@ class Part:
             "--variant": self.variants,
             "--device": (self.device,),
             "--dtype": (self.dtype,),
+            "--seeds": () if self.seeds is None else (typed_seeds(self.seeds),),
+            "--out": () if out == RUNS else (os.fspath(out),),
         }
         typed = [f"{name} {quote(one)}" for name, some in options.items() for one in some if one]
-        return " ".join([quote(study), *typed])
+        return " ".join(["qkvary", verb, quote(os.fspath(study)), *typed])
+
+    def write_commands(self, study: AnyStudy, seeds: Sequence[int], out: Path) -> tuple[str, str]:
+        """Return the commands that train this part of a study again, and write its report."""
+        part = replace(self, seeds=tuple(seeds))
+        return part.write_command("study", study, out), part.write_command("report", study, out)
 
 
 PART = Part()
+
+
+def write_call(verb: str, first: str, options: object, **given: object) -> str:
+    """Return the call of a verb in Python, with the options that differ from their defaults."""
+    for one in fields(cast("Any", options)):
+        if (value := getattr(options, one.name)) != one.default:
+            given[one.name] = value
+    words = (f"{name}={value!r}" for name, value in given.items())
+    return f"qk.{verb}({', '.join([first, *words])})"
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":

@@ -1,6 +1,6 @@
 """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
 
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,11 @@ def report(
     if to is not None:
         check_folder(to)
     chosen, training = choose_runs(store, study, part)
-    results, name = gather_results(chosen, store, part.typed(typed)), chosen.name
+    name = chosen.name
+    commands: Sequence[str] = part.write_commands(study, chosen.seeds, out)
+    if training is not None:
+        commands = (*training.commands, part.write_command("report", study, out))
+    results = gather_results(chosen, store, commands)
     notices: list[str] = []
     if training is not None:
         name = training.page_name
@@ -60,16 +64,11 @@ def report(
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:
-        seeds = [] if part.seeds is None else [f"--seeds {names.typed_seeds(part.seeds)}"]
-        more = [] if out == RUNS else [f"--out {shlex.quote(str(out))}"]
-        command = " ".join(["qkvary study", part.typed(typed), *seeds, *more])
-        command = training.commands[0] if training else command
-        raise UsageError(f"expected runs of {typed} in {out}, got none: run `{command}` first")
+        raise UsageError(f"expected runs of {typed} in {out}, got none: run `{commands[0]}` first")
     if training is None:
         shown = study_report(results.summary, results.attention, results.samples)
     else:
-        commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
-        results, shown = report_training(chosen, store, results, commands)
+        shown = report_training(chosen, store, results)
     folder = report_folder(name, out) if to is None else to
     is_written = to is not None or is_writable(out)
     if not is_written:

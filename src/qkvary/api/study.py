@@ -1,6 +1,5 @@
 """Run a study: train unfinished runs, print the answer, write the report."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -90,13 +89,13 @@ def study(
         return Result(None, _plan(chosen, store, running.workers or usable_cores()))
     if running.log is not None:
         require_tracker(running.log)
-    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study))
+    commands = part.write_commands(study, chosen.seeds, out)
     folder = report_folder(chosen.name, store.path)
     page = folder / "report.html"
     published: list[str] = []
 
     def gather() -> tuple[Results, Report]:
-        found = gather_results(chosen, store, typed)
+        found = gather_results(chosen, store, commands)
         return found, study_report(found.summary, found.attention, found.samples)
 
     def publish(refresh_seconds: int = REFRESH_SECONDS) -> str:

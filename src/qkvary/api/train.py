@@ -21,15 +21,15 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import SILENT, Seeds, Terminal, Variants
+from qkvary.api.options import SILENT, Seeds, Terminal, Variants, write_call
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
@@ -51,7 +51,7 @@ from qkvary.studies.training_study import (
 from qkvary.studies.trainings import find_similar_runs, note_training
 from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ignore
-from qkvary.training.config import ExecutionSettings
+from qkvary.training.config import ExecutionSettings, RunConfig
 from qkvary.training.presets import Preset, find_preset
 from qkvary.training.progress import Callbacks, Event
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
     from qkvary.tasks.config import LanguageTaskConfig
     from qkvary.training.distribution import Distribution
+    from qkvary.training.processes import RankInfo
 
 BUSY_SECONDS = 0.5
 """Seconds between two checks whether another process has released a run or a text."""
@@ -101,38 +102,39 @@ def train(
     """
     base, store = find_preset(preset), Store(out)
     options.check()
-    call = terminal.command or _describe_call(
-        preset,
+    call = terminal.command or write_call(
+        "train",
+        repr(preset),
         options,
         data=data,
         variants=[format_label(label) for label in variants],
         seeds=list(seeds),
         out=os.fspath(out),
     )
-    options = _with_threads(options)
-    with _join_processes(options) as distribution:
+    # Imported here because the help needs no torch.
+    from qkvary.training.processes import RankInfo
+
+    ranks = RankInfo.from_environment(os.environ)
+    options = _with_threads(options, ranks)
+    check = partial(_require_machine, options, ranks)
+    with _join_processes(options, ranks) as distribution:
         if not distribution.is_first:
             terminal = SILENT
-        _require_machine(options, terminal, dry_run=dry_run)
-        planned = _find_data(base, data, options, terminal, distribution, dry_run=dry_run)
+        planned = _find_data(base, data, options, terminal, distribution, check, dry_run=dry_run)
 
-        def study_of(steps: int | None) -> Study:
-            full = replace(options, steps=steps, minutes=None)
-            return training_study(base, planned, variants=variants, seeds=seeds, options=full)
-
-        steps = options.steps
-        if (minutes := options.minutes) is not None:
-            from qkvary.api.training_plan import choose_steps
-
-            steps = distribution.run_on_first(
-                lambda: choose_steps(minutes, study_of, planned, store)
-            )
-        study = study_of(steps)
-        _require_sizes(study, planned, distribution)
+        study = _make_study(base, planned, variants, seeds, options, store, distribution)
+        requested = study.cells()[0].run.execution_settings
+        study = _with_stored_settings(study, store, options, distribution, terminal)
+        left = _find_unfinished(study, store, distribution)
+        # Finished runs are shown even on a machine that could not train them.
+        runs = [cell.run.with_execution_settings(requested) for cell in left.values()]
+        _require_sizes(runs, planned, distribution)
         if not dry_run:
-            requested = study.cells()[0].run.execution_settings
-            study = _with_stored_settings(study, store, options, distribution, terminal)
-            _train_cells(study, requested, store, planned, options, distribution, call, terminal)
+            if left:
+                check()
+            _train_cells(
+                study, left, requested, store, planned, options, distribution, call, terminal
+            )
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
@@ -145,49 +147,34 @@ def train(
     return describe_runs(study, store, call)
 
 
-def _describe_call(preset: str, options: TrainingOptions, **given: object) -> str:
-    """Return this training as a Python call, with the options that differ from their defaults."""
-    for one in fields(options):
-        if (value := getattr(options, one.name)) != one.default:
-            given[one.name] = value
-    words = (f"{name}={value!r}" for name, value in given.items())
-    return f"qk.train({', '.join([repr(preset), *words])})"
-
-
-def _with_threads(options: TrainingOptions) -> TrainingOptions:
+def _with_threads(options: TrainingOptions, ranks: "RankInfo") -> TrainingOptions:
     """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
-    is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
+    is_alone = options.device == "cpu" and ranks.size == 1
     threads = options.threads or (default_threads() if is_alone else 1)
     return replace(options, threads=threads)
 
 
-def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
+def _join_processes(
+    options: TrainingOptions, ranks: "RankInfo"
+) -> AbstractContextManager["Distribution"]:
     """Join the process group that torchrun started, if it started more than one process."""
-    from qkvary.training.distribution import Distribution
+    from qkvary.training.distribution import SINGLE_PROCESS
 
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return nullcontext(Distribution())
+    if ranks.size == 1:
+        return nullcontext(SINGLE_PROCESS)
     # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
 
-    return join_process_group(options.strategy, options.device)
+    return join_process_group(ranks, options.strategy, options.device)
 
 
-def _require_machine(options: TrainingOptions, terminal: Terminal, *, dry_run: bool) -> None:
-    """Refuse a device that this machine lacks, and ``fsdp`` in a process without torchrun.
-
-    With ``dry_run``, a device that is missing gives only a warning.
-    """
+def _require_machine(options: TrainingOptions, ranks: "RankInfo") -> None:
+    """Refuse a device that this machine lacks, and ``fsdp`` in a single process."""
     # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_device
+    from qkvary.nn.devices import require_device
 
-    try:
-        require_device(options.device)
-    except UsageError as error:
-        if not dry_run:
-            raise
-        terminal.warn(f"the plan is for another machine: {error}")
-    if not dry_run and options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
+    require_device(options.device)
+    if options.strategy == "fsdp" and ranks.size == 1:
         raise UsageError(
             "expected several processes for --strategy fsdp, got one: start several processes with "
             "`torchrun --nproc-per-node N -m qkvary train ...`"
@@ -200,15 +187,17 @@ def _find_data(
     options: TrainingOptions,
     shown: Terminal,
     distribution: "Distribution",
+    check: Callable[[], None],
     *,
     dry_run: bool,
 ) -> "PlannedSet":
     """Return the prepared set of a text; the first process prepares it if necessary.
 
-    With ``dry_run``, nothing is prepared or downloaded.
+    ``check`` is called before a set is prepared. With ``dry_run``, its error is shown as a
+    warning, and nothing is prepared or downloaded.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, plan_text, prepare_text
+    from qkvary.data.prepared_sets import PlannedSet, find_share_error, plan_text, prepare_text
 
     text = preset.corpus if text is None else text
     given = (text, options.tokenizer, preset.tokenizer, shown.warn)
@@ -219,7 +208,7 @@ def _find_data(
         with shown.show_progress("preparing", "bytes") as show:
             while not made:
                 try:
-                    made.append(prepare_text(*given, show))
+                    made.append(prepare_text(*given, show, check))
                 except BusyError as busy:
                     # Another process is preparing this text: wait for its prepared set.
                     if said != str(busy):
@@ -229,25 +218,55 @@ def _find_data(
         return str(made[0].path)
 
     if dry_run:
+        try:
+            check()
+        except UsageError as error:
+            shown.warn(f"this machine cannot train it: {error}")
         with without_downloads():
             planned = plan_text(*given)
     else:
         folder = distribution.run_on_first(prepare)
         planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
-    if planned.problem is not None:
-        shown.warn(planned.problem)
+    if planned.prepared is not None and (problem := find_share_error(planned.prepared)):
+        shown.warn(problem)
     return planned
 
 
-def _require_sizes(study: Study, planned: "PlannedSet", distribution: "Distribution") -> None:
+def _make_study(
+    preset: Preset,
+    planned: "PlannedSet",
+    variants: Variants,
+    seeds: Seeds,
+    options: TrainingOptions,
+    store: Store,
+    distribution: "Distribution",
+) -> Study:
+    """Return the study of the requested runs; ``--minutes`` are converted to steps."""
+
+    def study_of(steps: int | None) -> Study:
+        full = replace(options, steps=steps, minutes=None)
+        return training_study(preset, planned, variants=variants, seeds=seeds, options=full)
+
+    if (minutes := options.minutes) is None:
+        return study_of(options.steps)
+    from qkvary.api.training_plan import choose_steps
+
+    return study_of(
+        distribution.run_on_first(lambda: choose_steps(minutes, study_of, planned, store))
+    )
+
+
+def _require_sizes(
+    runs: Iterable[RunConfig], planned: "PlannedSet", distribution: "Distribution"
+) -> None:
     """Refuse runs that need more memory than is free, and a text shorter than one sequence."""
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
-    for cell in study.cells():
-        require_training_memory(cell.run, processes=distribution.size)
-        if cast("LanguageTaskConfig", cell.run.task).protocol == "packed":
-            planned.require_row(cell.run.sequence_length)
+    for run in runs:
+        require_training_memory(run, processes=distribution.size)
+        if cast("LanguageTaskConfig", run.task).protocol == "packed":
+            planned.require_row(run.sequence_length)
 
 
 def _with_stored_settings(
@@ -294,24 +313,30 @@ def _with_stored_settings(
     )
 
 
-def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
-    """Return the keys of unfinished runs; refuse to replace a finished run that is damaged."""
-    unfinished: list[str] = []
-    for key, cell in cells.items():
-        problem = store.find_damage(key)
-        if problem is not None:
-            raise DamagedError(
-                f"{cell.title}: {problem}; restore the run, or move {store.directory(key)} away to "
-                "train the run again"
-            )
-        # A process that was killed may have left checkpoints of a finished run.
-        if store.state(key) != "done" or not store.is_clean(key):
-            unfinished.append(key)
-    return unfinished
+def _find_unfinished(study: Study, store: Store, distribution: "Distribution") -> dict[str, Cell]:
+    """Return the unfinished runs by key; refuse to replace a finished run that is damaged."""
+    cells = study.runs()
+
+    def find_keys() -> JsonValue:
+        unfinished: list[str] = []
+        for key, cell in cells.items():
+            problem = store.find_damage(key)
+            if problem is not None:
+                raise DamagedError(
+                    f"{cell.title}: {problem}; restore the run, or move {store.directory(key)} "
+                    "away to train the run again"
+                )
+            # A process that was killed may have left checkpoints of a finished run.
+            if store.state(key) != "done" or not store.is_clean(key):
+                unfinished.append(key)
+        return unfinished
+
+    return {key: cells[key] for key in distribution.run_on_first(find_keys)}
 
 
 def _train_cells(
     study: Study,
+    left: dict[str, Cell],
     requested: ExecutionSettings,
     store: Store,
     planned: "PlannedSet",
@@ -320,16 +345,14 @@ def _train_cells(
     call: str,
     terminal: Terminal,
 ) -> None:
-    """Train the unfinished runs of a study; all processes train together."""
+    """Train the runs of a study that are ``left``; all processes train together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
 
-    cells = study.runs()
-    unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
-    left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)
     if left:
-        terminal.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
+        cell = next(iter(left.values()))
+        terminal.say(describe_effort(cell.run, task.data.splits["train"].tokens))
     if distribution.is_first and (left or is_writable(store.path)):
         note_training(store, study, call, options.minutes)
     cell_options = CellOptions(

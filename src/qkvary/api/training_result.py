@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,10 +48,10 @@ class TrainingResult(Result[Summary | None]):
 
 def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
     """Read the runs of a training from the store, write their report, and return the result."""
-    results, report = report_training(study, store, gather_results(study, store), (command,))
-    cells = study.runs()
-    ends = {record.status for record in map(store.record, cells) if record is not None}
-    networks = {cell.title: store.network(key) for key, cell in cells.items()}
+    results = gather_results(study, store, (command,))
+    report = report_training(study, store, results)
+    ends = {run.state for run in results.summary.runs}
+    networks = {cell.title: store.network(key) for key, cell in study.runs().items()}
     trained = [(title, path) for title, path in networks.items() if path is not None]
     closing = [f"{title}: {path}" for title, path in trained]
     for _, path in trained[:1]:
@@ -74,13 +74,9 @@ def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
     )
 
 
-def report_training(
-    study: Study, store: Store, results: Results, commands: Sequence[str]
-) -> tuple[Results, Report]:
-    """Return the results with ``commands`` in their summary, and the training's report."""
-    summary = replace(results.summary, commands=tuple(commands))
-    report = training_report(summary, write_texts(study, store), results.attention)
-    return replace(results, summary=summary), report
+def report_training(study: Study, store: Store, results: Results) -> Report:
+    """Return the report of a training."""
+    return training_report(results.summary, write_texts(study, store), results.attention)
 
 
 def write_texts(study: Study, store: Store) -> dict[str, str]:

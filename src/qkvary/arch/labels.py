@@ -7,7 +7,6 @@ a tuple such as ``q,k=v``. A query, key or value may carry a mark: ``Q[residual]
 layers differ, each label has a layer count, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
 """
 
-import difflib
 import re
 from functools import lru_cache
 from typing import Any, get_args
@@ -15,6 +14,7 @@ from typing import Any, get_args
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
 from qkvary.arch.variants import AnyVariant, LayerVariants, QueryForm, Rank, Variant, join_layers
+from qkvary.text.names import near_names
 
 _ALIASES = {
     "MHA": "QKV",
@@ -171,10 +171,8 @@ def suggest_labels(text: str) -> tuple[str, ...]:
     tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
     labels = [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
-    # If a label and a tuple differ only in case, the label is added last and wins.
-    known = {label.upper(): label for label in reversed(labels)}
-    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=3, cutoff=0.4)
-    return tuple(dict.fromkeys(known[name] for name in near))
+    # If a label and a tuple differ only in case, the label comes last and wins.
+    return tuple(near_names("".join(text.split()), reversed(labels), most=3, cutoff=0.4))
 
 
 def _unknown(text: str) -> ValueError:

@@ -1,11 +1,12 @@
 """The parts of configurations: checked fields, and the matrices, tables and norms of a model."""
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from qkvary.text.names import near_names
 
 LARGEST_SIZE = 2**40
 """Maximum size; more is a mistake in a configuration."""
@@ -126,7 +127,7 @@ def _checked_fields(
 def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
     """Refuse a word that is not one of the choices of ``name``, and suggest the nearest."""
     if value not in choices:
-        near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
+        near = near_names(str(value), map(str, choices))
         hint = f"; did you mean {near[0]}?" if near else ""
         listed = ", ".join(map(str, choices))
         raise ValueError(f"expected {name} to be one of {listed}, got {value!r}{hint}")

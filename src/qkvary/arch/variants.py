@@ -136,7 +136,7 @@ class Variant(ScoreTerms):
                 "expected a key and a value that share a learned projection for kv-norm, got "
                 f"{given}; choices: Q-K=V, I-K=V, Q=K=V"
             )
-        if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
+        if self.head_norm != "none" and not self.can_norm_heads:
             raise ValueError(
                 f"expected key and value to be different tensors for {self.head_norm}, got "
                 f"{given}; choices: kv-norm, which normalises both"
@@ -239,6 +239,11 @@ class Variant(ScoreTerms):
         return (*residual, *roles)
 
     @property
+    def can_norm_heads(self) -> bool:
+        """Whether query and key may have their own norms: key and value are different tensors."""
+        return self.sharing.key != self.sharing.value and self.latent is None
+
+    @property
     def weight_decay_factor(self) -> float:
         """The factor by which the query-identity paper multiplies this variant's weight decay."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
@@ -246,11 +251,12 @@ class Variant(ScoreTerms):
     def keep_positions(self, own: "Variant") -> "Variant":
         """Return this variant with the positions, norms and soft cap of ``own`` that it lacks.
 
-        Positions and the soft cap are taken only if the core of this variant supports them.
+        Positions and the soft cap are taken only if the core of this variant supports them, and
+        norms only if key and value are different tensors.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
-        if self.head_norm == DEFAULTS["head_norm"]:
+        if self.head_norm == DEFAULTS["head_norm"] and self.can_norm_heads:
             kept["head_norm"] = own.head_norm
         if self.soft_cap is None and "soft_cap" in fields:
             kept["soft_cap"] = own.soft_cap

@@ -1,16 +1,26 @@
-"""Loads checkpoints: the project's own format, and one module per foreign format.
+"""Describes and loads checkpoints of all known formats: the project's own and those of others.
 
 Torch-free until a checkpoint is loaded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from qkvary.arch.families.sizes import has_size
+from qkvary.arch.families.table import read_model
+from qkvary.arch.models import Model, as_model
+from qkvary.checkpoints import llama2c_header
+from qkvary.checkpoints.char_config import read_config
+from qkvary.checkpoints.gguf import headers
+from qkvary.checkpoints.gguf.configs import describe_latent, make_config, read_sizes
 from qkvary.data.checkpoint_names import find_checkpoint
+from qkvary.data.model_configs import CONFIG_NAME, load_config, resolve_model
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -18,7 +28,9 @@ from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import (
     MAX_SIDE_FILE_BYTES,
     StrPath,
+    only_file,
     read_file,
+    read_name,
     read_path,
     refuse_pickles,
 )
@@ -30,18 +42,101 @@ EXPORT_KIND = "transformers export"
 """The ``kind`` in the manifest of an export for transformers."""
 
 BYTES = 256
-_FOLDER = Path(__file__).parent / "formats"
+_WEIGHTS = "model.safetensors"
 
 
-def format_names() -> tuple[str, ...]:
-    """Return the names of the format modules."""
-    stems = (path.stem for path in _FOLDER.glob("*.py"))
-    return tuple(sorted(stem for stem in stems if stem[0] != "_"))
+class Format(NamedTuple):
+    """A format of checkpoints; only loading needs torch."""
+
+    title: str
+    """The format and its files, for lists of choices."""
+    recognises: Callable[[Path], object]
+    """Returns something true if a file or folder has this format, unless an earlier one fits."""
+    describe: Callable[[Path], Model]
+    """Returns the model without weights."""
+    loader: str
+    """The function that loads a file or folder: its module in ``checkpoints``, and its name."""
+
+    def load(self, path: Path) -> LoadedModel:
+        """Load the network and its tokenizer, if there is one."""
+        module, _, name = self.loader.rpartition(".")
+        return getattr(import_module(f"qkvary.checkpoints.{module}"), name)(path)
 
 
-def load_format(name: str) -> ModuleType:
-    """Return the module of a format; it has the title ``FORMAT``, ``recognises`` and ``load``."""
-    return import_module(f"qkvary.checkpoints.formats.{name}")
+def _is_saved(path: Path) -> bool:
+    is_ours = (path / MANIFEST_NAME).is_file()
+    return is_ours and read_manifest(path).about.get("kind") != EXPORT_KIND
+
+
+def _has_config(path: Path, text: bytes) -> bool:
+    config = path / CONFIG_NAME
+    return config.is_file() and text in read_file(config, limit=MAX_SIDE_FILE_BYTES)
+
+
+def _describe_characters(path: Path) -> Model:
+    title, content = load_config(path)
+    return as_model(read_config(content, str(path / CONFIG_NAME)), title)
+
+
+def _describe_gguf(path: Path) -> Model:
+    file = only_file(path, headers.list_files(path))
+    sizes = read_sizes(headers.read_file(file), str(file))
+    config = make_config(sizes)
+    if config is None:
+        return read_model(describe_latent(sizes), file.stem)
+    return as_model(config, file.stem)
+
+
+def _describe_llama2c(path: Path) -> Model:
+    file = only_file(path, llama2c_header.list_files(path))
+    return as_model(llama2c_header.make_config(llama2c_header.read_file_header(file)), file.stem)
+
+
+FORMATS = (
+    Format("a folder that save_model wrote", _is_saved, resolve_model, "models.load_model"),
+    Format(
+        "GGUF (a .gguf file of llama.cpp)",
+        headers.list_files,
+        _describe_gguf,
+        "formats.gguf.load",
+    ),
+    Format(
+        f"a qkvary network that transformers saved ({_WEIGHTS}, and its {CONFIG_NAME})",
+        partial(_has_config, text=b'"qkvary"'),
+        resolve_model,
+        "formats.transformers_folder.load",
+    ),
+    Format(
+        f"a character model ({_WEIGHTS}, and a {CONFIG_NAME} that lists its chars)",
+        partial(_has_config, text=b'"chars"'),
+        _describe_characters,
+        "formats.char_gpt.load",
+    ),
+    Format(
+        f"a language model that transformers saved ({CONFIG_NAME}, and safetensors)",
+        partial(_has_config, text=b'"model_type"'),
+        resolve_model,
+        "formats.stock_folder.load",
+    ),
+    # The last one, because a file with its suffix may hold anything.
+    Format(
+        "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)",
+        llama2c_header.list_files,
+        _describe_llama2c,
+        "formats.llama2c.load",
+    ),
+)
+"""All formats; a file or folder has the first format that recognises it."""
+
+
+def _find_format(path: Path) -> Format | None:
+    return next((one for one in FORMATS if one.recognises(path)), None)
+
+
+def _find_folder(path: Path) -> Path:
+    """Return the folder of a file of weights that a folder's configuration describes."""
+    is_part = path.name == _WEIGHTS and path.is_file()
+    return path.absolute().parent if is_part else path
 
 
 def require_tokenizer(
@@ -116,16 +211,26 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
         DamagedError: if the checkpoint is damaged.
         UnsafeError: if the checkpoint is a pickle, which could run code.
     """
-    path = find_checkpoint(reference)
-    if (path / MANIFEST_NAME).is_file() and read_manifest(path).about.get("kind") != EXPORT_KIND:
-        return import_module("qkvary.checkpoints.models").load_model(path)
-    formats = [load_format(name) for name in format_names()]
-    for one in formats:
-        if one.recognises(path):
-            return one.load(path)
+    path = _find_folder(find_checkpoint(reference))
+    if (found := _find_format(path)) is not None:
+        return found.load(path)
     refuse_pickles(path)
-    known = "; ".join(one.FORMAT for one in formats)
     raise UsageError(
-        f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "
-        f"wrote; {known}"
+        f"expected a checkpoint of a known format, got {path}; choices: "
+        f"{'; '.join(one.title for one in FORMATS)}"
     )
+
+
+def find_reference(reference: StrPath) -> Model:
+    """Return the model of a named size, a local file or folder, or a hub id, in this order.
+
+    A checkpoint that :func:`load_checkpoint` loads is found under the same name, without weights.
+    """
+    name = read_name(reference, "the name or path of a model")
+    path = None
+    if not has_size(name):
+        # If it is no checkpoint, the error about the configuration names all choices.
+        with suppress(UsageError, OSError):
+            path = _find_folder(find_checkpoint(name))
+    found = None if path is None else _find_format(path)
+    return resolve_model(path or name) if found is None else found.describe(path or Path(name))

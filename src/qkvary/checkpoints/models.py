@@ -26,10 +26,10 @@ from qkvary.checkpoints.structure import (
 )
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
+from qkvary.nn.devices import require_device
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.storage.durable import atomic_write_dir, make_directory
-from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
@@ -70,14 +70,8 @@ class LoadedModel(NamedTuple):
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected one of the dtypes {', '.join(known)}, got {dtype!r}")
-        check_device(device)
-        try:
-            self.network.to(device, None if dtype is None else known[dtype])
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(
-                f"expected a device that this machine has, got {device!r}: {reason}"
-            ) from None
+        require_device(device)
+        self.network.to(device, None if dtype is None else known[dtype])
         if weights is not None:
             quantize_weights(self.network)
         return self

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qkvary.checkpoints.sharded_state import Reader, file_contents
 from qkvary.checkpoints.tensor_files import tensor_bytes
+from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import (
     DEFAULT_KEEP,
@@ -66,12 +67,16 @@ def read_state(
     directory: Path,
     step: int,
     *,
-    accept: Callable[[Mapping[str, JsonValue]], None],
+    key: str,
     reader: Reader | None = None,
 ) -> TrainingState:
-    """Return the state of one step, or the part that a reader requests."""
+    """Return the state of one step of the run ``key``, or the part that a reader requests."""
     manifest = step_manifest(directory, step)
-    accept(manifest.about)
+    if (found := manifest.about.get("run_key")) != key:
+        raise UsageError(
+            f"{directory.parent} belongs to another run (its key is {found}; the key of this run "
+            f"is {key}); choose another folder"
+        )
     tensors = (reader or Reader()).read(step_folder(directory, step), manifest)
     return TrainingState(
         step=step,

@@ -1,15 +1,17 @@
 """The variants to compare with a model's own variant: they share projections or heads."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, AnyVariant, Variant
 from qkvary.costs.exact_savings import Method, apply_savings
+from qkvary.text.names import listed
 
 AS_IT_IS = "as it is"
 """The label of a model whose layers have different variants."""
@@ -18,6 +20,20 @@ SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
 
 PUBLISHED_GROUP = 4
 """Number of query heads per KV head in the papers' GQA, at both sizes."""
+
+_KEPT: tuple[tuple[str, Callable[[Variant], bool], str], ...] = (
+    (
+        "positions in the scores",
+        lambda variant: variant.has_positions,
+        "the core does not support them",
+    ),
+    (
+        "norms of query and key",
+        lambda variant: variant.head_norm != "none",
+        "such norms need a key and a value that are different tensors",
+    ),
+)
+"""Parts of a model that its variants keep if they can, each with the reason why one cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +70,7 @@ class Candidates:
 
 
 def own_label(model: Model) -> str:
-    """Return the label of a model's own variant, without windows and positions."""
+    """Return the label of a model's own variant, without what other variants take over from it."""
     labels: set[str] = set()
     for layer, _ in count_kinds(model.layers):
         if isinstance(layer.attention, RecurrentLayer):
@@ -63,9 +79,8 @@ def own_label(model: Model) -> str:
             return AS_IT_IS
         config = layer.attention.config
         heads = None if config.num_kv_heads == config.num_heads else config.num_kv_heads
-        bare = dataclasses.replace(
-            config.variant, window=None, positions="none", num_kv_heads=heads
-        )
+        kept: dict[str, Any] = {"positions": "none", "head_norm": "none", "soft_cap": None}
+        bare = dataclasses.replace(config.variant, window=None, num_kv_heads=heads, **kept)
         labels.add(format_label(bare))
     return labels.pop() if len(labels) == 1 else AS_IT_IS
 
@@ -94,23 +109,27 @@ def choose_candidates(
             if asked:
                 notes.append(f"{name} does not fit {model.name}: {error}")
             continue
-        lost = _count_positions(model) - _count_positions(rows[-1].model)
-        if lost > 0:
-            where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
-            notes.append(
-                f"{name} has no positions in its scores{where}, unlike {model.name}: the core of "
-                f"{name} does not support them"
-            )
-    return Candidates(rows=tuple(rows), notes=tuple(notes))
+    return Candidates(rows=tuple(rows), notes=(*notes, *_list_losses(model, rows)))
 
 
-def _count_positions(model: Model) -> int:
-    """Return the number of layers whose scores depend on joint positions."""
+def _list_losses(model: Model, rows: Sequence[Candidate]) -> Iterator[str]:
+    """Yield sentences about the parts of a model that some of its variants cannot keep."""
+    for what, has, why in _KEPT:
+        before = _count_layers(model, has)
+        lost = [(row.label, before - _count_layers(row.model, has)) for row in rows]
+        for layers in sorted({number for _, number in lost if number > 0}):
+            names = [label for label, number in lost if number == layers]
+            every = len(model.layers)
+            where = "" if layers == every else f" in {layers} of {every} layers"
+            verb = "has" if len(names) == 1 else "have"
+            yield f"{listed(names)} {verb} no {what}{where}, unlike {model.name}: {why}"
+
+
+def _count_layers(model: Model, has: Callable[[Variant], bool]) -> int:
     return sum(
         count
         for layer, count in count_kinds(model.layers)
-        if isinstance(layer.attention, ProjectedAttention)
-        and layer.attention.config.variant.has_positions
+        if isinstance(layer.attention, ProjectedAttention) and has(layer.attention.config.variant)
     )
 
 

@@ -359,7 +359,22 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
             "expected attention over keys and values for an engine's cache, got linear or "
             "compressed attention"
         )
-    return attention if attention.reads_layer is None else None
+    if attention.reads_layer is not None:
+        return None
+    config, variant = attention.config, attention.config.variant
+    if variant.decoupled is None or variant.sharing.key != variant.sharing.value:
+        return attention
+    # Engines run this form as latent attention.
+    return LatentAttention(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        q_rank=None,
+        kv_rank=config.width(variant.sharing.key),
+        nope_dim=config.size_per_head,
+        rope_dim=variant.decoupled,
+        value_dim=config.size_per_head,
+        window=attention.reach,
+    )
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:

@@ -57,6 +57,11 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 
+def hub_address() -> str:
+    """Return the address of the hub, which ``HF_ENDPOINT`` replaces."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+
+
 def find_hub_problem() -> str | None:
     """Return the reason that the hub cannot be reached, or ``None``.
 
@@ -65,10 +70,9 @@ def find_hub_problem() -> str | None:
     """
     if is_offline():
         return "HF_HUB_OFFLINE is set"
-    address = os.environ.get("HF_ENDPOINT") or HUB
     try:
         # HANDLERS open only https; other endpoints are left to the libraries.
-        request = urllib.request.Request(address, method="HEAD")  # noqa: S310
+        request = urllib.request.Request(hub_address(), method="HEAD")  # noqa: S310
         response = _make_opener().open(request, timeout=HUB_SECONDS)
         if response is not None:
             response.close()

@@ -15,7 +15,7 @@ from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
-from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import fetch, hub_address, is_offline, keep_in_cache
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import StrPath, check_regular_file, read_name, read_start
@@ -122,7 +122,7 @@ def _load_from_hub(reference: str) -> dict[str, object]:
             f"expected a local configuration while HF_HUB_OFFLINE is set, got the hub id "
             f"{reference}"
         )
-    url = f"{HUB}/{reference}/resolve/main/{CONFIG_NAME}"
+    url = f"{hub_address()}/{reference}/resolve/main/{CONFIG_NAME}"
     try:
         data = fetch(url, limit=LARGEST_CONFIG)
     except FileNotFoundError as error:

@@ -63,7 +63,8 @@ class TokenSplit:
         self._files = [
             [folder / file for file in shard_files(name, number)] for number in range(len(tokens))
         ]
-        self._where = f"{folder.name} ({name})"
+        self.where = f"{folder.name} ({name})"
+        """The set and the split, for error messages."""
         self._kind = np.dtype(f"<u{about['token_bytes']}")
         self._ends = np.cumsum(tokens)
 
@@ -92,7 +93,7 @@ class TokenSplit:
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
-                f"expected rows of {count:,} within the {self.tokens:,} tokens of {self._where}, "
+                f"expected rows of {count:,} within the {self.tokens:,} tokens of {self.where}, "
                 f"got rows that begin at {places.min():,} to {places.max():,}"
             )
         found = np.empty((places.size, count), dtype=np.int64)

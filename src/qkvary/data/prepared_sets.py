@@ -2,8 +2,7 @@
 
 - A training calls ``prepare_text``, or ``plan_text`` for a plan, which writes nothing.
 - A study expects one particular data set. ``find_prepared`` returns the folder of an existing data
-  set, ``ensure_prepared`` first prepares a named corpus if necessary, and ``check_prepared``
-  compares fingerprints.
+  set; ``ensure_prepared`` first prepares a named corpus if necessary, and compares fingerprints.
 - ``qkvary data prepare`` calls ``prepare_source`` with all options of a preparation.
 
 A data set is reused while its source files are unchanged. A reused data set keeps the options
@@ -39,6 +38,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import read_manifest
 from qkvary.storage.untrusted_files import read_path
+from qkvary.text.progress_line import ignore
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
@@ -67,12 +67,12 @@ def find_prepared(text: str) -> Path:
     """Return the folder of a prepared set.
 
     The text is a path, ``name/tokenizer``, or ``name`` alone, which means the set with GPT-2's
-    tokenizer.
+    tokenizer. The exact name of a corpus always means the corpus, even if a folder has that name.
     """
-    path = read_path(text)
-    if is_prepared(path):
+    path, corpus = read_path(text), find_corpus(text)
+    if corpus is None and is_prepared(path):
         return path
-    corpus, (name, _, tokenizer) = find_corpus(text), text.partition("/")
+    name, _, tokenizer = text.partition("/")
     name, tokenizer = corpus.name if corpus else name, tokenizer or DEFAULT_TOKENIZER
     if not name or "/" in tokenizer or (corpus is None and path.exists()):
         raise UsageError(
@@ -89,15 +89,38 @@ def find_prepared(text: str) -> Path:
     return folder
 
 
-def ensure_prepared(text: str) -> Path:
-    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus."""
+def ensure_prepared(
+    text: str, sha256: str | None = None, report: Callable[[str], None] = ignore
+) -> Path:
+    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus.
+
+    If ``sha256`` is given, the set must have this fingerprint.
+    """
+    corpus = find_corpus(text)
+    # A text of the hub has no place; it may be longer, and would give another set.
+    place = None if corpus is None else corpus.local
     try:
-        return find_prepared(text)
+        folder = find_prepared(text)
     except UsageError:
-        corpus = find_corpus(text)
         if corpus is None:
             raise
-        return prepare_source(corpus.name, text.partition("/")[2] or DEFAULT_TOKENIZER).path
+        if sha256 and place is not None and find_local(corpus) is None:
+            raise UsageError(
+                f"expected the data set {text} with fingerprint {sha256[:12]}, or its text, got "
+                f"neither: put the text at {place} below QKVARY_DATA"
+            ) from None
+        report(f"preparing {text}")
+        folder = prepare_source(corpus.name, text.partition("/")[2] or DEFAULT_TOKENIZER).path
+    if sha256 and (found := read_fingerprint(folder)) != sha256:
+        remedy = "prepare the expected set there"
+        if place is not None:
+            remedy = f"remove that folder, and put the text of the expected set at {place} below "
+            remedy += "QKVARY_DATA"
+        raise UsageError(
+            f"expected the data set {text} with fingerprint {sha256[:12]} in {folder}, got "
+            f"{found[:12]}: {remedy}"
+        )
+    return folder
 
 
 def prepare_source(
@@ -149,62 +172,21 @@ def _stored_source(folder: Path) -> tuple[Any, str | None]:
     return {**source, "files": files}, commit
 
 
-def check_prepared(text: str, sha256: str, report: Callable[[str], None]) -> None:
-    """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
-    corpus = find_corpus(text)
-    # A text of the hub has no place; it may be longer, and would give another set.
-    place = None if corpus is None else corpus.local
-    try:
-        folder = find_prepared(text)
-    except UsageError:
-        if corpus is not None and place is not None and find_local(corpus) is None:
-            raise UsageError(
-                f"expected the data set {text} with fingerprint {sha256[:12]}, or its text, got "
-                f"neither: put the text at {place} below QKVARY_DATA"
-            ) from None
-        report(f"preparing {text}")
-        folder = ensure_prepared(text)
-    found = read_fingerprint(folder)
-    if found != sha256:
-        remedy = "prepare the expected set there"
-        if place is not None:
-            remedy = f"remove that folder, and put the text of the expected set at {place} below "
-            remedy += "QKVARY_DATA"
-        raise UsageError(
-            f"expected the data set {text} with fingerprint {sha256[:12]} in {folder}, got "
-            f"{found[:12]}: {remedy}"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
     """The data set for a text, whether or not the data set has been prepared yet."""
 
     name: str
     vocabulary: int
-    folder: str = ""
-    """The folder of the set, if it is prepared."""
-    fingerprint: str = ""
-    has_test: bool = True
-    """Whether the set has a test split; without one, the validation split is scored at the end."""
     prepared: PreparedData | None = None
     """The data set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if they are known and the set is not prepared."""
-    problem: str | None = None
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
         """Return the plan of a set that is already prepared."""
-        return cls(
-            name=data.name,
-            vocabulary=data.vocabulary,
-            folder=str(data.path.resolve()),
-            fingerprint=data.fingerprint,
-            has_test="test" in data.splits,
-            prepared=data,
-            problem=find_share_error(data),
-        )
+        return cls(name=data.name, vocabulary=data.vocabulary, prepared=data)
 
     def require_row(self, context: int) -> None:
         """Refuse a set whose training text is shorter than a row of ``context`` tokens."""
@@ -225,8 +207,9 @@ def prepare_text(
     default: str,
     warn: Callable[[str], None],
     on_progress: OnProgress,
+    check: Callable[[], None] = ignore,
 ) -> PreparedData:
-    """Return the data set of a text; prepare the data set if there is none.
+    """Return the data set of a text; call ``check`` and prepare the data set if there is none.
 
     ``text`` is a text that :func:`prepare_source` reads, the folder of a data set, or the ``name``
     or ``name/tokenizer`` of a data set in the cache. Without ``tokenizer``, a text is encoded with
@@ -235,6 +218,7 @@ def prepare_text(
     found = _find_set(text, tokenizer, default, warn)
     if isinstance(found, PreparedData):
         return found
+    check()
     return prepare_source(*found, on_progress=on_progress)
 
 

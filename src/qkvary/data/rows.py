@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.prepared import TokenSplit
+from qkvary.storage.errors import UsageError
 
 Words = NDArray[np.uint64]
 ROUNDS = 10
@@ -121,9 +122,9 @@ class PackedRows:
 
     def __post_init__(self) -> None:
         if self.rows < 1:
-            raise ValueError(
+            raise UsageError(
                 f"expected more than {self.context:,} tokens for a context of {self.context:,}, "
-                f"got {self.split.tokens:,}"
+                f"got {self.split.tokens:,} in {self.split.where}"
             )
 
     @property

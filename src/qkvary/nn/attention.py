@@ -85,7 +85,7 @@ class Attention(nn.Module):
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
             seed: Determines the initial values; by default, torch's generator draws the seed.
-            draw: False leaves parameters unset, for a network that initialises its layers itself.
+            draw: False skips this initialisation, for a network that initialises its layers.
 
         Raises:
             ValueError: if the sizes do not fit together or do not fit the variant, if a size is
@@ -413,7 +413,7 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer with uninitialised parameters.
+    """Return a layer that its network initialises.
 
     If the variant names a user's class, the layer is of that class.
     """

@@ -6,7 +6,6 @@ for its rounding. The quality of a variant without published numbers is never es
 imports torch.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -16,7 +15,7 @@ from qkvary.arch.models import count_kinds
 from qkvary.arch.published_quality import STACKING_REMARK
 from qkvary.arch.variants import QKV
 from qkvary.costs.cache import model_state_bytes
-from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
+from qkvary.costs.candidates import AS_IT_IS, Candidate
 from qkvary.costs.exact_savings import LOSSY_FORMATS
 from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
@@ -109,20 +108,12 @@ def serve_variants(
 
 
 def published_change(candidate: Candidate, size: Size) -> Quality | None:
-    """Return the published quality of a variant, or ``None``.
-
-    Head sharing is matched by group size: GQA-4 of 16 heads matches GQA-8 of 32 heads.
-    """
+    """Return the published quality of a variant, or ``None``."""
     if candidate.label == AS_IT_IS:
         return None
-    match = re.fullmatch(r"(Q-)?GQA-(\d+)", candidate.label)
-    if match is None:
-        return quality_of(candidate.label, size)
-    attention = candidate.model.layers[0].attention
-    config = getattr(attention, "config", None)
-    if config is None or config.num_heads != PUBLISHED_GROUP * int(match[2]):
-        return None
-    return quality_of(f"{match[1] or ''}GQA-{4 if size == '300M' else 8}", size)
+    layers = (layer.attention for layer in candidate.model.layers)
+    heads = (one.config.num_heads for one in layers if isinstance(one, ProjectedAttention))
+    return quality_of(candidate.label, size, num_heads=next(heads))
 
 
 def nearest_size(parameters: int) -> Size:
@@ -184,6 +175,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
         and layer.attention.config.variant.latent is None
         and layer.attention.config.variant.sharing == QKV.sharing
         and not layer.attention.norms
+        and layer.attention.config.variant.head_norm == "none"
         for layer, _ in count_kinds(original.model.layers)
     ):
         return
@@ -232,7 +224,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
                 "by the published numbers."
             )
-    both = next((row for row in first if row.label == "Q-MQA"), None)
+    both = next((row for row in first if row.label == "Q-MQA" and row.quality is not None), None)
     if both is not None and any(row.label == "MQA" for row in first):
         yield STACKING_REMARK.format(change=_change(both))
     yield from _warn_of_llama_cpp(first)

@@ -6,14 +6,15 @@ imports torch.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from qkvary.arch.labels import canonical_label
+from qkvary.arch.labels import as_label, format_label
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, Size
+from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, QualityTable, Size
+from qkvary.arch.variants import AnyVariant, Variant
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.text.printed import printed_interval, useful_decimals
@@ -76,16 +77,33 @@ class Quality:
         return f"{self.change_percent:+.{decimals}f}" == printed
 
 
-def quality_of(label: str, size: Size = "300M") -> Quality | None:
+def find_label(variant: AnyVariant | str, num_heads: int | None, table: QualityTable) -> str | None:
+    """Return the label under which a table has a variant, or ``None``.
+
+    Shared heads must save the same share of the cache: GQA-2 of 8 query heads (``num_heads``) is
+    GQA-4 of 16, and MQA of 8 is in no table. ``None`` stands for as many heads as in the table.
+    """
+    found = as_label(variant)
+    if isinstance(found, Variant) and found.num_kv_heads is not None:
+        theirs = table.num_heads or 0
+        heads, rest = divmod(found.num_kv_heads * theirs, num_heads or theirs or 1)
+        if rest or not heads:
+            return None
+        found = replace(found, num_kv_heads=heads)
+    label = format_label(found)
+    return label if label in table.variants else None
+
+
+def quality_of(label: str, size: Size = "300M", *, num_heads: int | None = None) -> Quality | None:
     """Return a variant's published change in perplexity relative to QKV, or ``None``.
 
-    At 300M, the papers have GQA-4 with 16 heads; at 1.2B, they have GQA-8 with 32 heads.
+    ``num_heads`` is the number of query heads, by default that of the papers' network.
     """
-    variant = canonical_label(label)
     table = LANGUAGE_MODELS[size]
-    own, base = table.variants.get(variant), table.variants[BASELINE]
-    if own is None:
+    variant = find_label(label, num_heads, table)
+    if variant is None:
         return None
+    own, base = table.variants[variant], table.variants[BASELINE]
     (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
     is_base = own is base
     return Quality(

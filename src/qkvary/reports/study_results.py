@@ -1,6 +1,6 @@
 """Reads the results of a study from a folder of runs, for the report of the study."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,11 +35,11 @@ class Results:
     """Whether any run has begun."""
 
 
-def gather_results(study: Study, store: Store, typed: str = "") -> Results:
+def gather_results(study: Study, store: Store, commands: Sequence[str] = ()) -> Results:
     """Return the results of a study or of a part of the study.
 
-    For unfinished runs, the results include the curves recorded so far. ``typed`` is the study with
-    the options that select the part, as typed on the command line.
+    For unfinished runs, the results include the curves recorded so far. ``commands`` reproduce the
+    runs and the report.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
@@ -52,7 +52,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
                 records.append(record)
         except DamagedError as error:
             damaged[key] = str(error)
-    summary = summarise(study, records, curves=curves, damaged=damaged, typed=typed)
+    summary = summarise(study, records, curves=curves, damaged=damaged, commands=commands)
     damage = [*damaged.values()]
     cells = {setting.name: setting.task.right_cell for setting in study.settings}
 

@@ -44,7 +44,7 @@ def training_report(
 ) -> Report:
     """Return the report of a training run.
 
-    ``texts`` maps the title of each run to the text that the network of this run generated.
+    ``texts`` maps the label of each variant to a text that one of its networks generated.
     """
     study = study_report(summary, attention)
     compares = len(summary.variants) > 1

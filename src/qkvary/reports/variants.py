@@ -19,6 +19,7 @@ from qkvary.costs.cache import layer_cache_bytes_per_token, layer_state_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
+from qkvary.planning.quality import find_label
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Cell, named, number, pick, plain, tabulate, word
 from qkvary.text import numbers
@@ -199,16 +200,14 @@ def _find_published(variant: Variant, num_heads: int) -> dict[str, Any] | None:
 
     If the paper prints a change, that change is quoted; otherwise the change is the result of the
     variant minus the result of the baseline. Networks with ``num_heads`` query heads are preferred.
-    For a variant with fewer KV heads, networks with a different number of query heads are skipped,
-    because they save a different part of the cache.
     """
-    label, shares_heads = format_label(variant), variant.num_kv_heads is not None
     for table in sorted(
         (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS), key=lambda one: one.num_heads != num_heads
     ):
-        heads, own, base = table.num_heads, table.variants.get(label), table.variants[BASELINE]
-        if own is None or own is base or (shares_heads and num_heads != heads):
+        label, heads = find_label(variant, num_heads, table), table.num_heads
+        if label in (None, BASELINE):
             continue
+        own, base = table.variants[label], table.variants[BASELINE]
         return {
             "variant": label,
             "change": f"{own.change} %" if own.change else f"{own.value - base.value:+.3f}",

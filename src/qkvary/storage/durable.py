@@ -16,6 +16,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -31,6 +32,10 @@ TEMPORARY_PREFIX = ".tmp-"
 
 QUARANTINE_PREFIX = "damaged-"
 """Prefix of the folders to which damaged files are moved."""
+
+LOCK_TRIES = 10
+LOCK_SECONDS = 0.005
+"""Seconds between two tries to acquire a lock."""
 
 _counter = itertools.count()
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -402,13 +407,16 @@ class OwnerLock:
             raise
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = read_owner(self.path) or "a starting process"
-            raise BusyError(
-                f"{self.path.parent} is in use by {owner}; wait for this process or stop it"
-            ) from None
+        for _ in range(LOCK_TRIES):
+            # A process that only asks ``is_held`` has the lock for an instant.
+            with suppress(BlockingIOError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(LOCK_SECONDS)
+        owner = read_owner(self.path) or "a starting process"
+        raise BusyError(
+            f"{self.path.parent} is in use by {owner}; wait for this process or stop it"
+        )
 
     def _write(self, owner: Owner) -> None:
         fields = {**asdict(owner), "deaths": self.deaths, "progress": self._progress}

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
@@ -185,7 +186,7 @@ def check_number_of_seeds(number: int) -> None:
 
 
 @stored("Study")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A comparison of variants under identical conditions."""
 
@@ -429,6 +430,10 @@ class Study:
         Raises:
             ValueError: if a variant is invalid for one of the networks.
         """
+        return self._cells
+
+    @cached_property
+    def _cells(self) -> tuple[Cell, ...]:
         baseline = parse_label(self.baseline)
         cells: list[Cell] = []
         for setting in self.settings:

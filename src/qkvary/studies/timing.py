@@ -14,6 +14,7 @@ import torch
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
+from qkvary.nn.devices import require_device
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.threads import use_threads
 from qkvary.storage.errors import DamagedError, QkvaryError
@@ -21,8 +22,7 @@ from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig
-from qkvary.training.distribution import Distribution, Gradients
-from qkvary.training.memory import require_device
+from qkvary.training.distribution import SINGLE_PROCESS, Gradients
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
@@ -89,7 +89,7 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
     network.train()
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
-    gradients = Gradients(run, task, network, Distribution())
+    gradients = Gradients(run, task, network, SINGLE_PROCESS)
     found: list[float] = []
     for step in range(TIMED_STEPS + 1):
         if step > 1 and perf_counter() > end:

@@ -158,7 +158,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {planned.name}",
         question=f"What does {preset.name} learn on {planned.name}?",
-        description=_describe([first, *presets[1:]], setting.training, planned),
+        description=_describe([first, *presets[1:]], setting, planned.name),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
@@ -170,7 +170,7 @@ def training_study(
 
 def _task(preset: Preset, planned: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
     reported = preset.reported_step or preset.training.steps
-    steps = options.steps
+    data, steps = planned.prepared, options.steps
     is_whole_run = steps is None or steps >= reported
     usual = (preset.validation_tokens if is_whole_run else None) or VALIDATION_TOKENS
     tested = None
@@ -180,14 +180,14 @@ def _task(preset: Preset, planned: "PlannedSet", options: TrainingOptions) -> La
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
     return LanguageTaskConfig(
-        data=planned.folder,
-        data_sha256=planned.fingerprint,
+        data="" if data is None else str(data.path.resolve()),
+        data_sha256="" if data is None else data.fingerprint,
         context=preset.context,
         protocol=options.protocol or preset.protocol,
         document_mask=options.document_mask,
         validation_tokens=options.validation_tokens or usual,
         test_tokens=options.test_tokens or tested,
-        has_test=planned.has_test,
+        has_test=data is None or "test" in data.splits,
     )
 
 
@@ -233,8 +233,8 @@ def _execution(
     return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
-def _describe(presets: Sequence[Preset], training: TrainingConfig, planned: "PlannedSet") -> str:
-    preset = presets[0]
+def _describe(presets: Sequence[Preset], setting: Setting, name: str) -> str:
+    preset, training = presets[0], setting.training
     remarks = dict.fromkeys(remark.text for one in presets for remark in one.remarks)
     tokens = training.steps * training.batch_size * preset.context
     rows = f"{training.batch_size:,} rows of {preset.context:,} tokens"
@@ -243,10 +243,8 @@ def _describe(presets: Sequence[Preset], training: TrainingConfig, planned: "Pla
         f"Source: {preset.source}.",
         *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in remarks),
     ]
-    if not planned.has_test:
-        parts.append(
-            f"{planned.name} has no test split: its validation split is scored at the end."
-        )
+    if not setting.task.has_test:
+        parts.append(f"{name} has no test split: its validation split is scored at the end.")
     return " ".join(parts)
 
 

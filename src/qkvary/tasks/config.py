@@ -249,7 +249,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
 
     def check_data(self, report: Callable[[str], None]) -> None:
         """Check the prepared set; prepare a named corpus if its set is missing."""
-        data_module("prepared_sets").check_prepared(self.data, self.data_fingerprint, report)
+        data_module("prepared_sets").ensure_prepared(self.data, self.data_fingerprint, report)
 
 
 @stored("NumberTaskConfig")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -17,7 +16,6 @@ from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
 from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -58,17 +56,14 @@ class LanguageTask:
 
     def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
         self.config = config
-        self.data = _open(config) if data is None else data
+        self.data = open_prepared(find_prepared(config.data)) if data is None else data
         config.require(self.data.fingerprint)
         (_, train), context = self.data.find_split("train"), config.context
-        try:
-            self._train = (
-                PackedRows(train, context)
-                if config.protocol == "packed"
-                else PaddedRows(train, context, self.data.separator)
-            )
-        except ValueError as error:
-            raise UsageError(f"{config.data}: {error}") from None
+        self._train = (
+            PackedRows(train, context)
+            if config.protocol == "packed"
+            else PaddedRows(train, context, self.data.separator)
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -218,12 +213,6 @@ def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[in
     for first in range(0, batches, processes.size):
         number = first + processes.rank
         yield min(number, batches - 1), float(number < batches)
-
-
-def _open(config: LanguageTaskConfig) -> PreparedData:
-    path = Path(config.data)
-    is_path = path.is_absolute() or path.exists()
-    return open_prepared(path if is_path else find_prepared(config.data))
 
 
 load = LanguageTask

@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from qkvary.arch.canonical import (
@@ -293,7 +294,7 @@ class TrainingConfig:
 
 
 @stored("RunConfig")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Complete configuration of a training run.
 
@@ -357,7 +358,7 @@ class RunConfig:
         training = dataclasses.replace(self.training, execution=settings.config)
         return dataclasses.replace(self, training=training, device=settings.device)
 
-    @property
+    @cached_property
     def run_key(self) -> str:
         """The sha256 that identifies this run in a store."""
         data = self.task.data_fingerprint

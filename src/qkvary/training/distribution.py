@@ -80,18 +80,17 @@ class Distribution(ProcessGroup):
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        accept: Callable[[Mapping[str, JsonValue]], None],
+        key: str,
         report: Callable[[str], None],
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` checks the part of the state that is not stored in tensors. If ``accept`` raises
-        ``DamagedError``, an older checkpoint is tried. ``report`` is called with a sentence for
-        each damaged checkpoint that is newer than the loaded one; these checkpoints are
-        quarantined. Returns the part of the loaded state that is not stored in tensors, or None if
-        there is no checkpoint.
+        ``key`` is the key of the run. ``report`` is called with a sentence for each damaged
+        checkpoint that is newer than the loaded one; these checkpoints are quarantined. Returns the
+        part of the loaded state that is not stored in tensors, or None if there is no checkpoint.
 
         Raises:
+            UsageError: if the checkpoints belong to another run.
             NoValidCheckpointError: if there are checkpoints, and all are damaged.
         """
 
@@ -103,7 +102,7 @@ class Distribution(ProcessGroup):
         stored = find_newest(
             directory,
             self.run_on_first(list_steps),
-            read=lambda step: self.read(directory, step, accept=accept, reader=reader),
+            read=lambda step: self.read(directory, step, key=key, reader=reader),
             report=report if self.is_first else ignore,
         )
         if stored is None:
@@ -121,11 +120,11 @@ class Distribution(ProcessGroup):
         directory: Path,
         step: int,
         *,
-        accept: Callable[[Mapping[str, JsonValue]], None],
+        key: str,
         reader: Reader,
     ) -> TrainingState:
         """Read this rank's part of a checkpoint, which must be valid on all ranks."""
-        return read_state(directory, step, accept=accept, reader=reader)
+        return read_state(directory, step, key=key, reader=reader)
 
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer

@@ -17,9 +17,10 @@ from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
+from qkvary.nn.devices import require_device
 from qkvary.nn.threads import use_threads
 from qkvary.storage.environment import is_out_of_memory
-from qkvary.storage.errors import DivergedError, UsageError
+from qkvary.storage.errors import DivergedError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal, parse_journal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import CHECKPOINT_SECONDS, CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
@@ -27,11 +28,7 @@ from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, RunConfig
 from qkvary.training.distribution import SINGLE_PROCESS, Distribution, Gradients
-from qkvary.training.memory import (
-    out_of_memory,
-    require_device,
-    require_training_memory,
-)
+from qkvary.training.memory import out_of_memory, require_training_memory
 from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import (
     NO_CALLBACKS,
@@ -180,7 +177,7 @@ class _Trainer:
             self.directory / CHECKPOINTS_NAME,
             model=self.model,
             optimizer=self.optimizer,
-            accept=self.accept,
+            key=self.key,
             report=self.warn,
         )
         if about is None:
@@ -217,13 +214,6 @@ class _Trainer:
         if damage:
             self.warn(damage)
         return journal
-
-    def accept(self, about: Mapping[str, JsonValue]) -> None:
-        if about.get("run_key") != self.key:
-            raise UsageError(
-                f"{self.directory} belongs to another run (its key is {about.get('run_key')}; the "
-                f"key of this run is {self.key}); choose another folder"
-            )
 
     def checkpoint(self) -> None:
         self.stopwatch.lap("training")

@@ -1,4 +1,4 @@
-"""Checks of device and memory, reuse of freed memory, and the error when memory runs out."""
+"""Checks of memory, reuse of freed memory, and the error when memory runs out."""
 
 import ctypes
 import platform
@@ -10,7 +10,7 @@ from qkvary.costs.memory import TOKEN_BYTES
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
 from qkvary.storage.environment import require_memory
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import ResourceError
 from qkvary.storage.posix import resource
 from qkvary.training.config import RunConfig
 
@@ -32,19 +32,6 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_TRIM_THRESHOLD, _LARGEST))
-
-
-def require_device(name: str) -> None:
-    """Check that the device ``name`` exists on this machine."""
-    device, count = torch.device(name), torch.cuda.device_count()
-    choices = ["cpu", *map("cuda:{}".format, range(count))]
-    if torch.backends.mps.is_available():
-        choices.append("mps")
-    wanted = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
-    if wanted not in choices:
-        raise UsageError(
-            f"expected a device of this machine, got {name!r}; choices: {', '.join(choices)}"
-        )
 
 
 def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:

@@ -4,7 +4,6 @@ Adds to torch what a run needs: gradient synchronization once a step, a norm ove
 checkpoints that any number of processes can read, and gathering of the full network.
 """
 
-import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -49,10 +48,9 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 
 @contextmanager
 def join_process_group(
-    strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+    info: RankInfo, strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
     """Join the process group that torchrun started."""
-    info = RankInfo.from_environment(os.environ)
     kind = torch.device(device).type
     with connect(info, device, timeout_seconds=timeout_seconds) as processes:
         yield Replicated(processes, kind) if strategy == "ddp" else Sharded(processes, kind)
@@ -74,13 +72,13 @@ class _MultiProcess(Distribution):
         directory: Path,
         step: int,
         *,
-        accept: Callable[[Mapping[str, JsonValue]], None],
+        key: str,
         reader: Reader,
     ) -> TrainingState:
         found: list[TrainingState] = []
 
         def work() -> JsonValue:
-            found.append(read_state(directory, step, accept=accept, reader=reader))
+            found.append(read_state(directory, step, key=key, reader=reader))
             return encode(found[0].about)
 
         if len(set(self.processes.run_on_all(work))) > 1:

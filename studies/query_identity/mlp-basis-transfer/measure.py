@@ -34,13 +34,13 @@ from basis_runs import (
 )
 from torch import Tensor, nn
 
+from qkvary.nn.devices import require_device
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import machine
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.training.config import ScheduleConfig
 from qkvary.training.distribution import step_seed
-from qkvary.training.memory import require_device
 from qkvary.training.optimizers import learning_rate
 
 CHUNK = 8_192

@@ -1,12 +1,17 @@
 """The table of families: every published file is read, and whatever is not says why."""
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.blocks import Layer
 from qkvary.arch.families import table
-from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
-from qkvary.arch.models import Model
+from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
+from qkvary.arch.families.table import FAMILIES, MULTIMODAL, find_text, read_model
+from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.costs.parameters import model_parameters
 from tests.arch.families.config_files import FOLDER, OF_EACH_FAMILY, WHOLE_FILES, load, read
 from tests.fuzz.mutations import change_values
@@ -69,3 +74,38 @@ def test_a_changed_file_is_read_or_refused_in_one_sentence(name: str) -> None:
             assert isinstance(model, Model)
             assert model_parameters(model).total > 0
     assert 0 < refused < 100
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "vocab_size": 101,
+    "max_position_embeddings": 512,
+    "sliding_window": 32,
+}
+
+
+def without_scales(layer: Layer) -> Layer:
+    """Costs do not depend on the scale of the scores or of the rotation."""
+    attention: Any = layer.attention
+    position = replace(attention.config.position, scaling=None)
+    config = replace(attention.config, scale=ScaleConfig(), position=position)
+    return replace(layer, attention=replace(attention, config=config))
+
+
+@pytest.mark.parametrize("family", ["gpt2", *BLOCKS])
+def test_a_network_is_described_as_its_configuration_is(family: str) -> None:
+    """What costs for a checkpoint costs for the network that is built from it."""
+    heads = {} if family == "gpt_neox" else {"num_key_value_heads": 2}
+    files = [] if family == "gpt2" else [{**SIZES, **heads, "model_type": family}]
+    published = OF_EACH_FAMILY.get(family)
+    for config in files if published is None else [*files, load(published)]:
+        named, fields = find_text(config)
+        network = read_gpt2(fields) if named == "gpt2" else read_language_model(named, fields)
+        built = as_model(network, "model")
+        layers = tuple(map_layers(built.layers, without_scales))
+        expected = replace(read_model(config, "model"), notes=())
+        assert replace(built, layers=layers) == expected

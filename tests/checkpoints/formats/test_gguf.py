@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import find_reference, load_checkpoint
 from qkvary.checkpoints.formats.gguf import load
 from qkvary.checkpoints.gguf.export import GgufNetwork, convert_network
 from qkvary.checkpoints.gguf.files import Tensor, pack_file
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
-from qkvary.checkpoints.reference_models import find_reference
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError

@@ -19,7 +19,7 @@ from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.loop import train
-from tests.data.small_sets import made_up, make_set
+from tests.data.small_sets import empty_set, made_up, make_set
 
 STUDIES = (SMALL, DILUTION, ROTARY)
 
@@ -85,12 +85,13 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_runs_read_is_prepared_once(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[str] = []
 
-    def prepare(reference: str) -> Path:
+    def prepare(*names: str) -> PreparedData:
+        reference = "/".join(names)
         prepared.append(reference)
-        return Path(reference)
+        return dataclasses.replace(empty_set(reference), path=Path(reference))
 
     expected = {"bytes": ENGLISH_NOVELS_SHA256, "gpt2-4096": TINY_STORIES_SHA256}
-    monkeypatch.setattr(prepared_sets, "ensure_prepared", prepare)
+    monkeypatch.setattr(prepared_sets, "prepare_source", prepare)
     monkeypatch.setattr(prepared_sets, "read_fingerprint", lambda path: expected[path.name])
     for name in ("english_novels", "tinystories"):
         (places / "data" / name).mkdir(parents=True)
@@ -103,7 +104,7 @@ def test_what_runs_read_is_prepared_once(places: Path, monkeypatch: pytest.Monke
 def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_sets, "ensure_prepared", pytest.fail)
+    monkeypatch.setattr(prepared_sets, "prepare_source", pytest.fail)
     with pytest.raises(UsageError) as caught:
         prepare_sets(DILUTION.cells(), pytest.fail)
     assert str(caught.value) == (

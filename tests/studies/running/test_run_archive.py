@@ -89,7 +89,7 @@ def test_what_is_there_stays(store: Store, packed: Path) -> None:
 
 def test_a_stopped_run_is_replaced_by_the_finished_one(packed: Path, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    claim = other.claim(KEYS[0], CELLS[0].run.identity())
+    claim = other.claim(CELLS[0].run.identity())
     assert claim is not None
     (claim.directory / "checkpoints").mkdir()
     (claim.directory / "metrics.jsonl").write_text("half a line")

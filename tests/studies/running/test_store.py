@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import describe
 from qkvary.studies import records
 from qkvary.studies.records import Record
+from qkvary.studies.running import store as store_module
 from qkvary.studies.running.store import Claim, Store
 from qkvary.tasks.example_files import maps_from_bytes
 from tests.storage.damage import DAMAGES, trials
@@ -29,7 +31,7 @@ IDENTITY = CELL.run.identity()
 
 
 def claim(store: Store, **options: Any) -> Claim:
-    taken = store.claim(KEY, IDENTITY, **options)
+    taken = store.claim(IDENTITY, **options)
     assert taken
     return taken
 
@@ -71,7 +73,7 @@ def test_from_open_to_done(store: Store) -> None:
     assert owner
     assert owner.pid == os.getpid()
     with pytest.raises(BusyError, match=f"in use by process {os.getpid()} on"):
-        store.claim(KEY, IDENTITY)
+        store.claim(IDENTITY)
     assert store.record(KEY) is None
     record = finish(taken)
     assert store.state(KEY) == "done"
@@ -89,7 +91,7 @@ def test_from_open_to_done(store: Store) -> None:
         "record.json",
         "run.lock",
     ]
-    assert store.claim(KEY, IDENTITY) is None
+    assert store.claim(IDENTITY) is None
 
 
 def test_what_was_done_so_far_stays(store: Store) -> None:
@@ -116,8 +118,8 @@ def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(claim(store))
     version = store.version(KEY)
     assert version is not None
-    assert store.claim(KEY, IDENTITY, again=version - 1) is None
-    again = store.claim(KEY, IDENTITY, again=version)
+    assert store.claim(IDENTITY, again=version - 1) is None
+    again = store.claim(IDENTITY, again=version)
     assert again is not None
     assert again.warnings == ()
     assert store.version(KEY) is None
@@ -202,7 +204,7 @@ def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
                 return False
         except DamagedError:
             pass
-    taken = store.claim(KEY, IDENTITY)
+    taken = store.claim(IDENTITY)
     if taken is None:
         return False
     named = problem or " ".join(taken.warnings)
@@ -257,7 +259,11 @@ def test_a_newer_schema_is_neither_read_nor_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(records, "FORMAT", dataclasses.replace(records.FORMAT, version=2))
         finish(claim(store))
-    for look in (store.record, store.find_damage, lambda key: store.claim(key, IDENTITY)):
+    for look in (
+        store.record,
+        store.find_damage,
+        lambda _: store.claim(IDENTITY),
+    ):
         with pytest.raises(
             NewerFormatError, match="schema_version 2, but this qkvary reads only 1"
         ):
@@ -283,15 +289,20 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     record = dataclasses.replace(made.record, status=status)
     taken.finish(dataclasses.replace(made, record=record))
     assert checkpoint.is_dir() == (status == "diverged")
-    assert store.is_clean(KEY)
+    with pytest.MonkeyPatch.context() as patch:
+        read = Mock(wraps=store_module.read_manifest)
+        patch.setattr(store_module, "read_manifest", read)
+        assert store.find_damage(KEY) is None
+        assert store.is_clean(KEY)
+    assert read.call_count == (2 if status == "diverged" else 1)
     # What a process leaves that is killed while it removes checkpoints.
     left = taken.directory / ".tmp-1-0-checkpoints"
     left.mkdir()
     assert store.is_clean(KEY) == (status == "diverged")
-    assert store.claim(KEY, IDENTITY) is None
+    assert store.claim(IDENTITY) is None
     assert left.is_dir() == (status == "diverged")
     assert checkpoint.is_dir() == (status == "diverged")
-    again = store.claim(KEY, IDENTITY, again=store.version(KEY))
+    again = store.claim(IDENTITY, again=store.version(KEY))
     assert again is not None
     again.release()
     assert not checkpoint.exists(), "a run that is made again begins at its beginning"

@@ -9,6 +9,7 @@ from functools import partial
 from qkvary.arch.families import recurrent
 from qkvary.arch.families.fields import Reader
 from qkvary.arch.families.recipes import CHUNKED, WIDE, Flag, Recipe, Routed, read
+from qkvary.arch.families.rotary_fields import GROWTH
 
 _BIAS = ("attention_bias", True)
 _MLP_BIAS: Flag = ("mlp_bias", False)
@@ -90,7 +91,22 @@ RECIPES: Mapping[str, Recipe] = {
     "iquestcoder": Recipe(mlp_bias=_MLP_BIAS),
     "jais2": Recipe(bias=_BIAS, mlp_bias=("mlp_bias", True), gated=False, norm_bias=True),
     "ministral": Recipe(bias=False, windows="all", defaults={"sliding_window": 4096}),
-    "ministral3": Recipe(bias=False, windows="all"),
+    "ministral3": Recipe(
+        bias=False,
+        windows="all",
+        defaults={
+            "head_dim": 128,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1_000_000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16_384,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                GROWTH: 0.1,
+            },
+        },
+    ),
     "nanochat": Recipe(gated=False, norms=0, final_norm=False),
     "nemotron": Recipe(mlp_bias=_MLP_BIAS, gated=False, norm_bias=True, rotary_share=0.5),
     "olmo": Recipe(norms=0, final_norm=False),
@@ -110,7 +126,7 @@ RECIPES: Mapping[str, Recipe] = {
         mlp_bias=_MLP_BIAS,
         defaults={"head_dim": 128},
     ),
-    "smollm3": Recipe(mlp_bias=_MLP_BIAS, tied=True, rotary_base=2_000_000.0),
+    "smollm3": Recipe(mlp_bias=_MLP_BIAS, tied=True, rotary_base=2_000_000.0, skips_rotation=True),
     "stablelm": Recipe(
         bias=("use_qkv_bias", False),
         out_bias=False,
@@ -151,7 +167,13 @@ RECIPES: Mapping[str, Recipe] = {
         norms=4,
         tied=True,
         required=_CAUSAL,
-        defaults={"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096},
+        score_cap="attn_logit_softcapping",
+        defaults={
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+        },
     ),
     **dict.fromkeys(
         ("gemma3_text", "gemma3"),

@@ -17,14 +17,14 @@ from qkvary.arch.families.recipes import (
     Kind,
     Recipe,
     complete,
-    has_head_norms,
+    find_longest,
     list_kinds,
     read_dense,
     read_flag,
     read_head_config,
     rotary_fields,
 )
-from qkvary.arch.families.rotary_fields import GROWTH, read_scaling
+from qkvary.arch.families.rotary_fields import LONGEST, read_scaling
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Norm, NormPlacement
 
 GATED: Mapping[str, Activation] = {
@@ -58,14 +58,10 @@ class Block:
     """Whether attention and feed-forward network read the same input."""
     scales_embedding: bool = False
     """Whether embedded tokens are multiplied by sqrt(d_model)."""
-    score_cap: str | None = None
-    """The configuration's field with the soft cap of scores."""
     logit_cap: str | None = None
     """The configuration's field with the soft cap of logits."""
     scale: str | None = None
     """The configuration's field with the number under the square root of the score scale."""
-    skips_rotation: bool = False
-    """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that a configuration may omit, where they differ from Llama's."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
@@ -101,16 +97,6 @@ BLOCKS: Mapping[str, Block] = {
         defaults={
             "rms_norm_eps": 1e-5,
             "max_position_embeddings": 262_144,
-            "head_dim": 128,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1_000_000.0,
-                "factor": 16.0,
-                "original_max_position_embeddings": 16_384,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-                GROWTH: 0.1,
-            },
         },
         fixed=_UNLISTED,
     ),
@@ -125,7 +111,6 @@ BLOCKS: Mapping[str, Block] = {
     "qwen2": Block(defaults={"max_position_embeddings": 32_768}),
     "qwen3": Block(defaults={"max_position_embeddings": 32_768}),
     "smollm3": Block(
-        skips_rotation=True,
         defaults={"max_position_embeddings": 32_768},
         fixed={"use_sliding_window": (False,)},
     ),
@@ -161,13 +146,11 @@ BLOCKS: Mapping[str, Block] = {
     "gemma2": replace(
         _GEMMA,
         placement="sandwich",
-        score_cap="attn_logit_softcapping",
         logit_cap="final_logit_softcapping",
         scale="query_pre_attn_scalar",
         defaults={
             **_GEMMA.defaults,
             "query_pre_attn_scalar": 256,
-            "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
         },
     ),
@@ -184,15 +167,13 @@ def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
     fields.allow({**recipe.required, **block.fixed})
     kinds = list_kinds(recipe, fields)
-    rotated = _rotated_layers(block, fields, len(kinds))
-    each = [*zip(kinds, rotated, strict=True)]
-    layers = build_each(each, lambda one: _attend(recipe, block, fields, *one))
+    layers = build_each(kinds, lambda kind: _attend(recipe, block, fields, kind))
     return LanguageModelConfig(
-        attention=layers[0] if len(set(each)) == 1 else layers,
+        attention=layers[0] if len(set(kinds)) == 1 else layers,
         block=_read_block(recipe, block, fields),
         num_layers=len(layers),
         vocabulary=fields.size("vocab_size"),
-        max_tokens=_longest(fields, layers),
+        max_tokens=find_longest(recipe, fields, kinds) or fields.size(LONGEST),
         positions="none",
         tied_head=recipe.tied is not None
         and fields.flag("tie_word_embeddings", default=recipe.tied),
@@ -224,9 +205,7 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     )
 
 
-def _attend(
-    recipe: Recipe, block: Block, fields: Fields, kind: Kind, rotates: bool
-) -> AttentionConfig:
+def _attend(recipe: Recipe, block: Block, fields: Fields, kind: Kind) -> AttentionConfig:
     config = read_head_config(recipe, fields, kind)
     size, position = config.size_per_head, config.position
     if position.rotary_dim(size) != int(size * position.rotary_fraction):
@@ -234,15 +213,8 @@ def _attend(
         raise fields.refuse("partial_rotary_factor", expected)
     own = rotary_fields(recipe, fields, kind.mixing)
     scaling = read_scaling(own, position.rotary_dim(size), position.rotary_base)
-    variant = replace(
-        config.variant,
-        positions="rotary" if rotates else "none",
-        soft_cap=_optional(fields, block.score_cap),
-        head_norm=recipe.head_norm if has_head_norms(recipe, fields) else "none",
-    )
     return replace(
         config,
-        variant=variant,
         position=replace(position, scaling=scaling),
         scale=ScaleConfig(
             channels=_optional(fields, block.scale),
@@ -254,29 +226,6 @@ def _attend(
 
 def _optional(fields: Fields, name: str | None) -> float | None:
     return None if name is None or not fields.has(name) else fields.number(name)
-
-
-def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
-    if not block.skips_rotation:
-        return [True] * layers
-    listed = fields.items("no_rope_layers")
-    if listed is None:
-        step = fields.size("no_rope_layer_interval", default=4)
-        return [(index + 1) % step != 0 for index in range(layers)]
-    if len(listed) != layers or not set(listed) <= {0, 1}:
-        raise fields.refuse("no_rope_layers", f"{layers} zeros and ones")
-    return [bool(one) for one in listed]
-
-
-def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
-    """Return the larger of the configured length and the length that rotary scaling allows."""
-    longest = fields.size("max_position_embeddings")
-    scaled = [
-        int(one.factor * one.original_tokens)
-        for one in (layer.position.scaling for layer in layers)
-        if one is not None and one.form in ("dynamic", "yarn")
-    ]
-    return max(longest, *scaled, 1)
 
 
 def read_gpt2(fields: Fields) -> LanguageModelConfig:

@@ -3,8 +3,8 @@
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
@@ -19,6 +19,7 @@ from qkvary.arch.families.attention_fields import (
 )
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.recurrent import ReadRecurrent
+from qkvary.arch.families.rotary_fields import read_longest
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 from qkvary.arch.terms import HeadNorm
@@ -34,8 +35,11 @@ Flag = bool | tuple[str, bool]
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 WIDE = "intermediate_size"
-NULLS = ("sliding_window", "num_key_value_heads", "hidden_size_per_layer_input")
-"""Fields whose null has a meaning: no window, as many KV heads as heads, and no such input."""
+NULLS = (
+    *("sliding_window", "num_key_value_heads", "hidden_size_per_layer_input"),
+    "attn_logit_softcapping",
+)
+"""Fields whose null has a meaning: no window, as many KV heads as heads, no such input, no cap."""
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -75,6 +79,10 @@ class AttentionRecipe:
     """Whether the output projection has a bias; ``None`` for the value of ``bias``."""
     head_norm: HeadNorm = "none"
     is_normed: Flag = True
+    score_cap: str | None = None
+    """The field with the soft cap of scores."""
+    skips_rotation: bool = False
+    """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     gate: Literal["none", "head", "channel", "query"] = "none"
     """A learned gate per head or per channel of the output, or in the query's projection."""
     is_gated: Flag = True
@@ -161,6 +169,8 @@ class Kind:
     sparse: bool
     shares_indexer: bool = False
     """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
+    rotates: bool = True
+    """Whether the layer has rotary positions."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
@@ -204,6 +214,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
         tied=recipe.tied,
         head_bias=read_flag(fields, recipe.head_bias),
         norms=(norm,) if recipe.final_norm else (),
+        max_tokens=find_longest(recipe, fields, kinds),
     )
 
 
@@ -219,14 +230,27 @@ def list_kinds(recipe: Recipe, fields: Fields) -> list[Kind]:
     """Return the kind of each layer."""
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
     return [
-        Kind(mixing, _window(fields, mixing), sparse, shared)
-        for mixing, sparse, shared in zip(
+        Kind(mixing, _window(fields, mixing), sparse, shared, rotates)
+        for mixing, sparse, shared, rotates in zip(
             _types(recipe, fields, layers),
             _sparse(recipe, fields, layers),
             _shares_indexer(fields, layers),
+            _rotates(recipe, fields, layers),
             strict=True,
         )
     ]
+
+
+def _rotates(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
+    if not recipe.skips_rotation:
+        return [True] * layers
+    listed = fields.items("no_rope_layers")
+    if listed is None:
+        step = fields.size("no_rope_layer_interval", default=4)
+        return [(index + 1) % step != 0 for index in range(layers)]
+    if len(listed) != layers or not set(listed) <= {0, 1}:
+        raise fields.refuse("no_rope_layers", f"{layers} zeros and ones")
+    return [bool(one) for one in listed]
 
 
 def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
@@ -393,12 +417,19 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
     )
 
 
+def find_longest(recipe: Recipe, fields: Fields, kinds: Sequence[Kind]) -> int | None:
+    """Return the longest context that a configuration allows, ``None`` if it does not say."""
+    each = {kind.mixing: rotary_fields(recipe, fields, kind.mixing) for kind in kinds}
+    return max(filter(None, map(read_longest, each.values())), default=None)
+
+
 def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
-    """Return the configuration of an attention layer, from sizes to rotation and biases."""
-    bias = read_flag(fields, recipe.bias)
-    return _heads(fields).attend(
+    """Return the configuration of an attention layer, from sizes to rotation, norms and biases."""
+    bias, cap = read_flag(fields, recipe.bias), recipe.score_cap
+    is_normed = recipe.head_norm != "none" and read_flag(fields, recipe.is_normed)
+    config = _heads(fields).attend(
         window=kind.window,
-        positions="rotary",
+        positions="rotary" if kind.rotates else "none",
         rotation=read_rotation(
             rotary_fields(recipe, fields, kind.mixing),
             fraction=recipe.rotary_share,
@@ -407,23 +438,18 @@ def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionCon
         bias=bias,
         out_bias=bias if recipe.out_bias is None else read_flag(fields, recipe.out_bias),
     )
-
-
-def has_head_norms(recipe: Recipe, fields: Fields) -> bool:
-    """Return whether queries and keys are normalised."""
-    return recipe.head_norm != "none" and read_flag(fields, recipe.is_normed)
+    variant = replace(
+        config.variant,
+        head_norm=recipe.head_norm if is_normed else "none",
+        soft_cap=None if cap is None or not fields.has(cap) else fields.number(cap),
+    )
+    return replace(config, variant=variant)
 
 
 def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention:
-    config, heads = read_head_config(recipe, fields, kind), _heads(fields)
-    size, norms = config.size_per_head, ()
-    if has_head_norms(recipe, fields):
-        is_wide = recipe.head_norm == "qk-norm-wide"
-        each = (heads.count, heads.kv_count) if is_wide else (1, 1)
-        norms = tuple(Norm(size * count) for count in each)
-    if recipe.inner_norms:
-        norms = (*norms, Norm(heads.d_model))
-    entries = heads.count * recipe.per_head + size * recipe.head_entries
+    config = read_head_config(recipe, fields, kind)
+    norms = (Norm(config.d_model),) if recipe.inner_norms else ()
+    entries = config.num_heads * recipe.per_head + config.size_per_head * recipe.head_entries
     return ProjectedAttention(config=config, norms=norms, entries=entries)
 
 

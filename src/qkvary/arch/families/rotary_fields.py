@@ -64,6 +64,16 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     return scaling
 
 
+def read_longest(fields: Fields) -> int | None:
+    """Return the larger of the configured length and the length that rotary scaling allows."""
+    section, longest = rotary_section(fields), fields.optional_size(LONGEST)
+    form = section.text("rope_type", "type", default=PLAIN)
+    if longest is None or form not in ("dynamic", "yarn") or not section.has("factor"):
+        return longest
+    original = longest if form == "dynamic" else _original(section, fields)
+    return max(longest, int(section.number("factor") * original))
+
+
 def write_rotation(position: PositionConfig) -> dict[str, object]:
     """Return transformers' settings for rotary positions that rotate all channels."""
     scaling = position.scaling

@@ -119,14 +119,14 @@ def _write(
     yield from _write_flag(recipe.mlp_bias, value=own.has_feed_forward_bias)
     yield from _write_flag(block.parallel, value=own.parallel)
     yield from _write_flag(recipe.head_bias, value=config.head_bias)
-    if block.score_cap is not None:
-        yield block.score_cap, layer.variant.soft_cap
+    if recipe.score_cap is not None:
+        yield recipe.score_cap, layer.variant.soft_cap
     if block.logit_cap is not None:
         yield block.logit_cap, config.logit_cap
     if block.scale is not None:
         channels = layer.scale.channels or layer.size_per_head
         yield block.scale, int(channels) if float(channels).is_integer() else channels
-    if block.skips_rotation:
+    if recipe.skips_rotation:
         yield "no_rope_layers", [int(one.rotated_channels > 0) for one in config.layers]
     yield from _write_windows(config, recipe, block)
     yield from _write_rotations(config, recipe)

@@ -12,15 +12,12 @@ from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     WEIGHTS,
     collect,
-    holds,
-    read_folder,
+    read_config,
 )
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import explain, read_file
-
-FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
 
 _NAMES = {
     "token_embedding.weight": "embedding",
@@ -42,14 +39,9 @@ _LAYER_NAMES = {
 }
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a path is a folder of this format, or the file of its weights."""
-    return holds(path, b'"chars"')
-
-
-def load(path: Path) -> LoadedModel:
+def load(folder: Path) -> LoadedModel:
     """Load a model and its character tokenizer."""
-    folder, config = read_folder(path)
+    config = read_config(folder)
     where, weights = str(folder / CONFIG), str(folder / WEIGHTS)
     with explain(where):
         tokenizer = CharacterTokenizer(Fields(config, "character").text("chars", default=""))

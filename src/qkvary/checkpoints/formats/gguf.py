@@ -28,13 +28,6 @@ from qkvary.checkpoints.stock_parts import Weights, paired_first, read_weights, 
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import only_file
 
-FORMAT = "GGUF (a .gguf file of llama.cpp)"
-
-
-def recognises(path: Path) -> bool:
-    """Return whether a path is a GGUF file, or a folder that contains a GGUF file."""
-    return bool(list_files(path))
-
 
 def load(path: Path) -> LoadedModel:
     """Load a network, and its tokenizer if the file contains a tokenizer."""

@@ -29,15 +29,9 @@ from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, explain, only_file, read_file
 
-FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")
 LONGEST_PIECE = 1024
 CHECKED_POSITIONS = 512
-
-
-def recognises(path: Path) -> bool:
-    """Return whether a path is a ``.bin`` file, or a folder that contains a ``.bin`` file."""
-    return bool(list_files(path))
 
 
 def load(path: Path) -> LoadedModel:

@@ -20,11 +20,10 @@ from qkvary.arch.families.table import find_text
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
-    OWN,
     OWN_TOKENIZER,
     WEIGHTS,
     collect,
-    read_folder,
+    read_config,
     read_own_tokenizer,
     read_part,
 )
@@ -44,7 +43,6 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
-FORMAT = "a language model that transformers saved (config.json, and safetensors)"
 INDEX = "model.safetensors.index.json"
 LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
@@ -59,18 +57,9 @@ _BUFFERS = (".attn.bias", ".attention.bias", ".masked_bias", ".inv_freq")
 frequencies, which follow from the configuration."""
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a path is a folder of this format, or the file of its weights."""
-    folder = path.parent if path.name == WEIGHTS else path
-    if not (folder / CONFIG).is_file():
-        return False
-    text = read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
-    return b'"model_type"' in text and f'"{OWN}"'.encode() not in text
-
-
-def load(path: Path) -> LoadedModel:
+def load(folder: Path) -> LoadedModel:
     """Load the network and the tokenizer in the same folder."""
-    folder, family, sizes = _read(path)
+    family, sizes = _read(folder)
     where = str(folder)
     named = ((_complete(name, family), tensor) for name, tensor in _read_weights(folder))
     tensors = collect(((name, one) for name, one in named if name is not None), where)
@@ -112,17 +101,17 @@ def _is_head_tied(
     return False
 
 
-def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
-    folder, content = read_folder(path)
+def _read(folder: Path) -> tuple[str, LanguageModelConfig | LatentSizes]:
+    content = read_config(folder)
     try:
         family, fields = find_text(content)
         if family not in _FAMILIES:
             raise fields.refuse("model_type", f"a supported family ({', '.join(_FAMILIES)})")
         if family == "gpt2":
-            return folder, family, read_gpt2(fields)
+            return family, read_gpt2(fields)
         if family == LATENT:
-            return folder, family, read_latent_sizes(fields)
-        return folder, family, read_language_model(family, fields)
+            return family, read_latent_sizes(fields)
+        return family, read_language_model(family, fields)
     except ValueError as error:
         raise UsageError(f"{folder / CONFIG} cannot be used: {error}") from None
 

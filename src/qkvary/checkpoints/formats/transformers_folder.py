@@ -25,23 +25,16 @@ from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, explain, read_file
 
-FORMAT = "a qkvary network that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
 """The file that describes our tokenizer; transformers does not use it."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
-OWN = "qkvary"
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a path is a folder of this format, or the file of its weights."""
-    return holds(path, f'"{OWN}"'.encode())
-
-
-def load(path: Path) -> LoadedModel:
+def load(folder: Path) -> LoadedModel:
     """Load the network."""
-    folder, fields = read_folder(path)
+    fields = read_config(folder)
     where = str(folder / WEIGHTS)
     weights = parse_weights(read_part(folder, WEIGHTS), where)
     # transformers omits default values.
@@ -52,21 +45,12 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, named, read_own_tokenizer(folder), where)
 
 
-def holds(path: Path, text: bytes) -> bool:
-    """Return whether the ``config.json`` of a folder contains the bytes ``text``."""
-    folder = path.parent if path.name == WEIGHTS else path
-    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
-        return False
-    return text in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
-
-
-def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
-    """Return the folder and its ``config.json``; ``path`` is the folder or its weights file."""
-    folder = path.parent if path.name == WEIGHTS else path
+def read_config(folder: Path) -> dict[str, object]:
+    """Return the ``config.json`` of a folder."""
     where = str(folder / CONFIG)
     data = read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
     with explain(where, "cannot be used"):
-        return folder, parse_object(data, where)
+        return parse_object(data, where)
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:

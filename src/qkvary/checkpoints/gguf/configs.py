@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.families.decoders import RECIPES
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
 from qkvary.arch.networks import LanguageModelConfig
@@ -166,7 +167,7 @@ def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
     if block.parallel or "use_parallel_residual" in block.fixed:
         yield "use_parallel_residual", sizes.content.get("use_parallel_residual", True)
     for name, field, default in (
-        ("attn_logit_softcapping", block.score_cap, 50.0),
+        ("attn_logit_softcapping", RECIPES[family].score_cap, 50.0),
         ("final_logit_softcapping", block.logit_cap, 30.0),
     ):
         if field is not None:

@@ -167,10 +167,15 @@ class _Reader:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the GGUF file or files at a path; a split file is listed by its first part."""
+    """Return the GGUF file or files at a path; a split file is listed by its first part.
+
+    Safetensors with a configuration stand before GGUF files in their folder.
+    """
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
+    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        return []
     found = sorted(path.glob("*.gguf")) if path.is_dir() else []
     return list(dict.fromkeys(list_parts(one)[0] for one in found))
 

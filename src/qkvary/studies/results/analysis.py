@@ -23,7 +23,7 @@ from qkvary.studies.results.result_tables import build_contrasts, build_tables, 
 from qkvary.studies.results.summary import Contrast, Method, ResultTable, RunRow, Summary
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Study
-from qkvary.text.names import listed, typed_seeds
+from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
 LEARNT = 0.1
@@ -53,7 +53,7 @@ def summarise(
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
     damaged: Mapping[str, str] | None = None,
-    typed: str = "",
+    commands: Sequence[str] = (),
 ) -> Summary:
     """Return the summary that every report of the study shows.
 
@@ -62,8 +62,7 @@ def summarise(
         records: Records of the study's runs; records of other runs are ignored.
         curves: The log of each run by run key, for learning curves.
         damaged: A description of the damage for each run that cannot be read, by run key.
-        typed: The name of the study and the options that select a part of the study, as typed on
-            the command line; by default, the name of the study.
+        commands: The commands that reproduce the runs and the report.
     """
     observations, learning_rates = choose_learning_rates(
         study, observe(study, records, damaged or {})
@@ -94,10 +93,7 @@ def summarise(
         ),
         headline_table=headline_table,
         answers=write_answers(tables, inputs.baseline),
-        commands=tuple(
-            f"qkvary {verb} {typed or study.name} --seeds {typed_seeds(study.seeds)}"
-            for verb in ("study", "report")
-        ),
+        commands=tuple(commands),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)

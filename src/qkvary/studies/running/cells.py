@@ -155,7 +155,7 @@ def _claim(
     def claim() -> CellOutcome | None:
         config = cell.run.identity()
         try:
-            found = store.claim(config["run_key"], config, again=again)
+            found = store.claim(config, again=again)
         except BusyError:
             return "busy"
         if found is None:

@@ -98,7 +98,7 @@ def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
 
 def _add_run(run: FinishedRun, store: Store) -> bool:
     """Add a run unless the store has it; return whether it was added."""
-    claim = store.claim(run.record.run_key, run.config)
+    claim = store.claim(run.config)
     if claim is None:
         return False
     with claim:

@@ -196,7 +196,7 @@ class StudyRunner:
         """
         # If a check aborts, runs that are not checked yet count as open.
         for key, cell in self.cells.items():
-            record, problems = self.store.check(key, cell.run.identity())
+            record, problems = self.store.check(cell.run.identity())
             for text in problems:
                 self._note(f"{cell.title}: {text}")
             if record is None:
@@ -375,7 +375,7 @@ class StudyRunner:
                 time.sleep(0.01)
             # Another runner may have resumed the run.
             with suppress(BusyError):
-                claim = self.store.claim(key, self.cells[key].run.identity())
+                claim = self.store.claim(self.cells[key].run.identity())
                 if claim is not None:
                     claim.release()
 

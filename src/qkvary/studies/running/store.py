@@ -47,6 +47,7 @@ from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import (
     CHECKPOINTS_NAME,
     MANIFEST_NAME,
+    Manifest,
     describe,
     read_manifest,
     stored_steps,
@@ -102,7 +103,11 @@ class Store:
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
-        data = read_manifest(directory).read(directory, RECORD_NAME)
+        return self._read_record(key, read_manifest(directory))
+
+    def _read_record(self, key: str, manifest: Manifest) -> Record:
+        directory = self.directory(key)
+        data = manifest.read(directory, RECORD_NAME)
         record = from_json(data, where=str(directory / RECORD_NAME))
         if record.run_key != key:
             raise DamagedError(f"{directory} holds the record of another run, {record.run_key}")
@@ -146,11 +151,14 @@ class Store:
     def find_damage(self, key: str, *, with_networks: bool = True) -> str | None:
         """Validate the files of a finished run; return a description of any damage, else None."""
         directory = self.directory(key)
+        if not (directory / RECORD_NAME).exists():
+            return None
         try:
-            if self.record(key) is not None:
-                read_manifest(directory).read_all(directory)
-                for network in network_names(directory) if with_networks else ():
-                    read_manifest(directory / network).read_all(directory / network)
+            manifest = read_manifest(directory)
+            self._read_record(key, manifest)
+            manifest.check(directory)
+            for network in network_names(directory) if with_networks else ():
+                read_manifest(directory / network).check(directory / network)
         except (DamagedError, UnsafeError) as error:
             return str(error)
         return None
@@ -166,14 +174,16 @@ class Store:
         """Return the step of a run's newest checkpoint, or 0 if it has none."""
         return max(stored_steps(self.directory(key) / CHECKPOINTS_NAME), default=0)
 
-    def claim(
-        self, key: str, config: Mapping[str, Any], *, again: int | None = None
-    ) -> "Claim | None":
-        """Claim an open run for this process, or raise ``BusyError``; return None for a done run.
+    def claim(self, config: Mapping[str, Any], *, again: int | None = None) -> "Claim | None":
+        """Claim the open run of a configuration for this process; return None for a done run.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
         whose record has the version ``again`` is trained again.
+
+        Raises:
+            BusyError: if another process has the run.
         """
+        key: str = config["run_key"]
         directory = self.directory(key)
         make_directory(directory)
         lock = OwnerLock(directory / LOCK_NAME, progress=lambda: f"step {self.newest_step(key)}")
@@ -191,17 +201,18 @@ class Store:
             lock.release()
             raise
 
-    def check(self, key: str, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
+    def check(self, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
         """Return the record of a finished run, or None, and descriptions of damage.
 
         Reopens a damaged run, and tidies up after a kill.
         """
+        key: str = config["run_key"]
         if self.state(key) != "done":
             return None, ()
         problem = self.find_damage(key)
         if problem is not None or not self.is_clean(key):
             with suppress(BusyError):
-                claim = self.claim(key, config)
+                claim = self.claim(config)
                 if claim is not None:
                     claim.release()
                     return None, claim.warnings
@@ -212,12 +223,12 @@ class Store:
 
         A diverged run keeps its checkpoints, for inspection.
         """
-        record, directory = self.record(key), self.directory(key)
-        is_kept = record is not None and record.status == "diverged"
+        directory = self.directory(key)
         left = (directory / CHECKPOINTS_NAME).exists() or any(
             directory.glob(f"{TEMPORARY_PREFIX}*")
         )
-        return is_kept or not left
+        record = self.record(key) if left else None
+        return not left or (record is not None and record.status == "diverged")
 
 
 def network_name(step: int | None = None) -> str:

@@ -147,7 +147,7 @@ def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
                 return super().execute(fn, task)
             child = os.fork()
             if not child:
-                store.claim(crashing.run_key, crashing.run.identity())
+                store.claim(crashing.run.identity())
                 os.kill(os.getpid(), signal.SIGKILL)
             os.waitpid(child, 0)
             raise RuntimeError("node 7 is gone")
