@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.canonical import to_dict
 from qkvary.reports.run import run_report
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.journal import Journal
@@ -85,7 +84,7 @@ def test_status_names_the_variant_and_the_step_of_a_stopped_run(
     study: Study, tmp_path: Path, typed: Typed
 ) -> None:
     store, cell = Store(tmp_path / "runs"), study.cells()[1]
-    claim = store.claim(cell.run_key, {"run": to_dict(cell.run)})
+    claim = store.claim(cell.run.identity())
     assert claim is not None
     claim.release()
     (store.directory(cell.run_key) / "checkpoints" / f"step-{12:012}").mkdir(parents=True)
