@@ -29,8 +29,9 @@ RECORD = re.compile(
     r"studies/(?P<study>[a-z0-9_/\\-]+)/README\.md"
     r"|pytest (?P<test>tests/[\w/\\]+\.py)::[\w\\]+"
     r"|qkvary published [a-z0-9.-]*[a-z0-9]"
+    r"|(?P<page>docs/decisions/[\w-]+\.md)"
 )
-"""The page of a study, a test and a published table as a verdict names them."""
+"""The page of a study, a test, a published table and a decision as the report names them."""
 LINKS = {"report.md": "[{}]({})", "report.html": '<a href="{1}">{0}</a>'}
 """A link with its words and its target, in each format."""
 RUN_AGAIN = """
@@ -84,7 +85,7 @@ def link(form: str, found: re.Match[str]) -> str:
     study, test = found["study"], found["test"]
     if study:
         return form.format(f"studies/{study}", f"../{_plain(study)}/README.md")
-    target = _plain(test) if test else "docs/reproduce.md"
+    target = _plain(test) if test else found["page"] or "docs/reproduce.md"
     return form.format(found[0], f"../../{target}")
 
 

@@ -147,7 +147,7 @@ REFUSED = {
     },
     "published": {
         "tabel-8": "did you mean three-projections-table-8?",
-        "table-1": "which may be key-value-table-1 or three-projections-table-1",
+        "table-1": "which may be key-value-table-1, query-identity-table-1 or",
     },
     "report quickstart": {
         "--to text/x": "/text, got a file",

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from qkvary.analysis.ranks import effective_rank
-from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.attention import AttentionConfig, ScaleConfig
 from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.parameters import projection_parameters
 from tests.contracts import variant_cases
 from tests.contracts.test_shared_weights import scores_of
 from tests.contracts.variant_cases import GATE, TOKENS, distance, random_input
@@ -121,3 +123,25 @@ def test_t5_has_a_key_and_value_head_for_every_query_head(name: str) -> None:
     attention = [one for layer in layers for one in (layer.attention, layer.cross) if one]
     assert len(attention) > 2 * len(model.layers)
     assert {one.config.num_heads - one.config.num_kv_heads for one in attention} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads"),
+    [
+        *(("falcon-7b", 1), ("falcon-40b", 8), ("llama-2-7b", 32), ("llama-2-70b", 8)),
+        *(("mistral-7b", 8), ("llama-3.1-8b", 8)),
+    ],
+)
+def test_published_networks_share_heads_as_the_documents_say(name: str, kv_heads: int) -> None:
+    attention = [layer.attention for layer in load_size(name).layers]
+    assert {one.config.num_kv_heads for one in attention if one} == {kv_heads}
+
+
+def test_a_low_rank_key_of_one_head_has_more_parameters_than_a_plain_one() -> None:
+    keys: list[int] = []
+    for label in ("MQA", "Q-K[d/4]-V/1", "QKV"):
+        variant = parse_variant(label)
+        layer = AttentionConfig(d_model=1024, num_heads=16, bias=False, variant=variant)
+        keys.append(projection_parameters(layer, "k").weights)
+    plain, low_rank, every_head = keys
+    assert low_rank == 4.25 * plain < every_head

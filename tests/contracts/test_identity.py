@@ -64,6 +64,7 @@ ADDED_LATER: dict[str, Any] = {
     "TrainingConfig.test_at": "last",
     "ScheduleConfig.milestones": (),
     "ScheduleConfig.gamma": 0.1,
+    "PublishedFigure.in_code": False,
 }
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"

@@ -1,6 +1,7 @@
 """Verdicts on claims follow from figures and their intervals alone."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +22,7 @@ from qkvary.papers.claim import (
 from qkvary.papers.claim_verdicts import judge_claim
 from qkvary.papers.findings import SCRIPTS, SEEDS, SPREADS, ClaimVerdict, in_range
 from qkvary.papers.kept_figures import KeptFigure, find_packaged
+from qkvary.papers.recomputation import recompute
 from qkvary.papers.tables import load_published
 from qkvary.studies.catalog import load_study
 
@@ -253,6 +255,56 @@ def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
     assert judge_claim(other, lambda judge: KEPT.get(judge.key)).verdict == "not distinguished"
 
 
+def small_and_large(
+    low: float, high: float, *, large: str = "average of sort, swap", most: int = 140_000
+) -> tuple[ClaimVerdict, ...]:
+    """The verdict on a claim, and those of a study that contradicts it and of another study."""
+    small = dataclasses.replace(STUDY, table="average of reverse, swap")
+    other = dataclasses.replace(STUDY, study="published", table=large)
+    figures = {
+        small.key: dataclasses.replace(FIGURE, low=0.3, high=0.4, parameters=(15_000, 19_000)),
+        other.key: dataclasses.replace(FIGURE, low=low, high=high, parameters=(9_000, most)),
+    }
+    found = judge_claim(claim([small, other]), lambda judge: figures.get(judge.key))
+    return (found.verdict, *(one.verdict for one in found.findings))
+
+
+def test_a_small_study_does_not_contradict_a_larger_one_of_the_same_task() -> None:
+    fails, open_ = "does not hold", "not distinguished"
+    assert small_and_large(-0.1, 0.5) == (open_, open_, open_)
+    assert small_and_large(-0.1, 0.01) == ("holds with a condition", open_, "holds")
+    assert small_and_large(0.1, 0.2) == (fails, fails, fails)
+    assert small_and_large(-0.1, 0.5, most=18_000) == (fails, fails, open_)
+    assert small_and_large(-0.1, 0.5, large="sort") == (fails, fails, open_)
+
+
+def test_a_printed_comparison_that_contradicts_counts_beside_a_study() -> None:
+    judges = [HOLDS, printed("Q-K=V", "MQA", 0)]
+    verdict, condition = verdict_of(judges)
+    assert verdict == "holds with a condition"
+    assert "It does not hold for Q-K=V against MQA (validation perplexity)." in condition
+    assert verdict_of([HOLDS, printed("MQA", "Q-K=V", 0)]) == ("holds", "")
+    assert verdict_of(judges, quantifier="every")[0] == "does not hold"
+
+
+def test_a_figure_of_small_networks_keeps_its_table_and_condition() -> None:
+    judge = dataclasses.replace(HOLDS, condition="in sets whose odd image is always last")
+    asked = dataclasses.replace(claim([judge]), parameters=10**9)
+    (finding,) = judge_claim(asked, lambda one: KEPT.get(one.key)).findings
+    assert finding.figure.startswith("Q-K=V against QKV (A): ")
+    assert finding.figure.endswith(", in sets whose odd image is always last")
+
+
+def test_a_figure_from_the_code_is_not_called_printed() -> None:
+    figure = ByFigure(
+        table="query-identity-text", row="divisor of scores with an identity query", column="value"
+    )
+    (finding,) = judge_claim(claim([figure])).findings
+    assert finding.figure == "in the code 2, recomputed 1.8"
+    decays = [one for one in recompute("query-identity-table-2") if one.figure.in_code]
+    assert {one.figure.column for one in decays} == {"weight_decay"}
+
+
 def printed(row: str, other: str, below: float, column: str = "validation_perplexity") -> Judge:
     first, second = (
         ByFigure(table="three-projections-table-4", row=one, column=column) for one in (row, other)
@@ -262,7 +314,11 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
 
 def test_a_column_of_one_setting_names_the_settings_of_another() -> None:
     claims = {one.name: one for one in load_document("three-projections").claims}
-    for name, said in (("63", "between settings: "), ("66", "between settings of CIFAR-100: ")):
+    error = "an assumed standard error of 0.0004 over settings: "
+    for name, said in (
+        ("63", error),
+        ("66", "an assumed spread of 0.016 between settings of CIFAR-100: "),
+    ):
         found = judge_claim(claims[f"three-projections-{name}"], find_packaged).findings
         assert any(said in one.figure for one in found), name
 
@@ -277,17 +333,20 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     assert finding.condition == SEEDS
     # 5.15 against 5.19 reaches 0, and so decides nothing.
     assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
-    # A deviation that is printed counts instead of a spread.
+    assert "(with rounding and an assumed spread of 0.03 between runs: " in finding.figure
+    # Deviations between 24 configurations that are printed give a standard error instead.
     cifar, other = (
         ByFigure(table="key-value-table-3", row=row, column="cifar100") for row in ("KV+Pos", "QKV")
     )
     judge = ByComparison(first=cifar, second=other, claimed=ClaimedRange(above=0))
     (finding,) = judge_claim(claim([judge])).findings
     assert finding.verdict == "not distinguished"
+    error = 0.02 / math.sqrt(24)
     assert (finding.low, finding.high) == (
-        pytest.approx(0.003 - 0.001 - 0.02),
-        pytest.approx(0.003 + 0.001 + 0.02),
+        pytest.approx(0.003 - 0.001 - error),
+        pytest.approx(0.003 + 0.001 + error),
     )
+    assert "(with rounding and a standard error of 0.004 over 24 settings: " in finding.figure
     for table, column in SPREADS:
         assert any(one.column == column for one in load_published(table).figures), table
 
@@ -311,7 +370,8 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
                     continue
                 known = finding.detectable is not None or "pair" in finding.study
                 if finding.verdict == "not distinguished" and known and not finding.is_small:
-                    assert "could have detected a difference" in finding.figure, one.name
+                    whys = ("could have detected a difference", "; larger networks (")
+                    assert any(why in finding.figure for why in whys), one.name
 
 
 def test_claims_that_say_the_same_have_one_verdict() -> None:

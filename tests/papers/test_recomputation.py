@@ -18,6 +18,7 @@ from qkvary.papers.recomputation import (
 )
 from qkvary.papers.tables import load_published
 from qkvary.studies.published_tables import PublishedFigure
+from qkvary.text.printed import printed_range
 from tests.papers.published_arithmetic import expected
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
@@ -40,7 +41,8 @@ def check_figure(one: Recomputed) -> None:
     if one.derivation is None:
         assert key not in NUMBERS
         assert one.verdict == "stated" or (one.verdict, one.why) == ("measured", "")
-        assert one.verdict == "stated" or one.figure.value is not None
+        number = one.figure.value is not None or printed_range(one.figure) is not None
+        assert one.verdict == "stated" or number
         return
     assert bool(one.why) == one.needs_explanation
     assert one.derivation.formula
@@ -63,8 +65,8 @@ def test_counts_are_of_all_figures() -> None:
         assert sum(counts.values()) == len(load_published(name).figures) == len(recompute(name))
         totals.update(counts)
     assert set(totals) == set(VERDICTS)
-    recomputed = {"equal": 319, "rounding": 33, "other convention": 46, "wrong": 26}
-    assert totals == {**recomputed, "measured": 259, "stated": 30}
+    recomputed = {"equal": 321, "rounding": 34, "other convention": 45, "wrong": 25}
+    assert totals == {**recomputed, "measured": 267, "stated": 56}
 
 
 PRINTED = PublishedFigure(

@@ -93,6 +93,11 @@ class ByStudy:
     always."""
 
     @property
+    def tasks(self) -> frozenset[str]:
+        """The tasks and settings that the name of the table lists."""
+        return frozenset(self.table.removeprefix("average of ").split(", "))
+
+    @property
     def key(self) -> str:
         """The key of the figure in ``kept_figures.json``."""
         pair = f"{self.variant} | {self.reference}"

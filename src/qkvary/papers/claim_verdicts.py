@@ -13,17 +13,19 @@ Each judge of a claim (a published number, a comparison, a test or a study) give
 
 The scale of a study counts: if the networks of a study are more than ten times smaller than the
 networks of the claim, the figure of the study counts as undecided. Such a figure is ignored if a
-published number agrees with the claim.
+published number agrees with the claim. A study that contradicts a claim counts as undecided too if
+a study of the same variants and task with larger networks does not contradict it.
 
 Published numbers are not new measurements. If a claim is not about arithmetic and only printed
 figures support it, the claim holds with a condition that says so. Comparisons of published numbers
-count only if neither a study nor a test decides the claim.
+that do not contradict the claim count only if neither a study nor a test decides it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qkvary.papers.claim import ByStudy, Claim, Quantifier
+from qkvary.papers.claim import ByStudy, Claim, Judge, Quantifier
 from qkvary.papers.findings import CLAIM_VERDICTS, ClaimVerdict, Finding
 from qkvary.papers.findings import find as find_one
 from qkvary.papers.kept_figures import FindKept, find_packaged
@@ -59,7 +61,8 @@ class JudgedClaim:
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     """Return the verdict on a claim, derived from the findings of its judges."""
-    findings = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
+    found = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
+    findings = _outweigh(claim.judges, found)
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
@@ -88,7 +91,30 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
         return finding
-    return replace(finding, verdict="not distinguished", condition="", is_small=True)
+    figure = f"{finding.figure}, {finding.condition}" if finding.condition else finding.figure
+    return replace(finding, verdict="not distinguished", figure=figure, is_small=True)
+
+
+def _outweigh(judges: Sequence[Judge], findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, each as undecided if it refutes and a larger study does not."""
+    pairs = list(zip(judges, findings, strict=True))
+    return [_weigh(judge, finding, pairs) for judge, finding in pairs]
+
+
+def _weigh(judge: Judge, finding: Finding, pairs: Sequence[tuple[Judge, Finding]]) -> Finding:
+    if not isinstance(judge, ByStudy) or finding.verdict != "does not hold":
+        return finding
+    for other, found in pairs:
+        if (
+            isinstance(other, ByStudy)
+            and (other.variant, other.reference) == (judge.variant, judge.reference)
+            and other.tasks & judge.tasks
+            and found.verdict != "does not hold"
+            and max(found.parameters or (0,)) > max(finding.parameters or (math.inf,))
+        ):
+            figure = f"{finding.figure}; larger networks ({other.study}) do not show it"
+            return replace(finding, verdict="not distinguished", condition="", figure=figure)
+    return finding
 
 
 def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
@@ -117,16 +143,17 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count; printed comparisons count only if no other judge decides."""
+    """Return the findings that count.
+
+    Printed comparisons count if they contradict the claim, or if no study or test decides it.
+    """
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
     decided = any(not one.printed and one.verdict != "not distinguished" for one in tested)
     if claim.kind == "arithmetic" or not decided:
         return tested
-    return [
-        one for one in tested if not one.printed or (one.exact and one.verdict == "does not hold")
-    ]
+    return [one for one in tested if not one.printed or one.verdict == "does not hold"]
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:

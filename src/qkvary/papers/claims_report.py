@@ -37,9 +37,15 @@ CAVEATS = (
     ),
     (
         "Ranges in round brackets follow from the rounding of published numbers. If the brackets "
-        "name a spread between runs or settings, the range includes this spread too. Intervals in "
-        "square brackets come from studies. They hold simultaneously for all comparisons of their "
-        "table, with 95 % confidence."
+        "name a standard error, a document prints the deviations that it follows from. An assumed "
+        "spread is an estimate of this project, explained in docs/decisions/0030-claims.md: no "
+        "document prints it."
+    ),
+    (
+        "Intervals in square brackets come from studies, with 95 % confidence. In most studies "
+        "they hold simultaneously for all comparisons of their table. In studies that run a script "
+        "of their own, some intervals hold one at a time, and some are the least and the largest "
+        "of several measurements: the page of the study says which."
     ),
 )
 FOLDED = 3

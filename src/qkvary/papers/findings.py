@@ -21,7 +21,7 @@ from qkvary.papers.claim import ByComparison, ByFigure, ByStudy, ByTest, Claimed
 from qkvary.papers.kept_figures import FindKept, KeptFigure
 from qkvary.papers.recomputation import Recomputed, format_value, recompute
 from qkvary.papers.tables import load_published
-from qkvary.studies.published_tables import PublishedTable
+from qkvary.studies.published_tables import PublishedFigure, PublishedTable
 from qkvary.text.names import count
 from qkvary.text.numbers import MISSING, decimals_of, fixed, interval
 from qkvary.text.printed import printed_interval
@@ -39,15 +39,15 @@ SPREADS: Mapping[tuple[str, str], float] = {
     ("query-identity-table-2", "validation_loss"): 0.006,
     ("poster-downstream", "accuracy"): 0.5,
     ("key-value-table-2", "average"): 0.04,
-    ("key-value-table-3", "average"): 0.01,
+    ("key-value-table-3", "average"): 0.002,
     ("three-projections-table-2", "average"): 0.04,
-    ("three-projections-table-3", "average"): 0.01,
-    ("three-projections-table-3", "mnist"): 0.002,
-    ("three-projections-table-3", "fashion_mnist"): 0.006,
-    ("three-projections-table-3", "cifar10"): 0.021,
-    ("three-projections-table-3", "cifar100"): 0.016,
+    ("three-projections-table-3", "average"): 0.002,
+    ("three-projections-table-3", "mnist"): 0.0004,
+    ("three-projections-table-3", "fashion_mnist"): 0.0012,
+    ("three-projections-table-3", "cifar10"): 0.006,
+    ("three-projections-table-3", "cifar100"): 0.005,
     ("three-projections-table-3", "tiny_imagenet"): 0.016,
-    ("three-projections-table-3", "anomaly"): 0.012,
+    ("three-projections-table-3", "anomaly"): 0.006,
     ("key-value-notebook-characters", "validation"): 0.018,
     ("key-value-notebook-characters-1000", "early"): 0.012,
     ("key-value-notebook-numbers", "loss_mean"): 0.12,
@@ -58,8 +58,15 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""By table and column, the difference between two published numbers that the seed alone may cause.
+"""By table and column, the assumed difference between two published numbers that chance may cause.
 It is used if the table prints no standard deviations. Decision 0030 gives the source of each."""
+CONFIGURATIONS: Mapping[str, int] = {
+    **dict.fromkeys(("mnist", "fashion_mnist"), 48),
+    **dict.fromkeys(("cifar10", "cifar100"), 24),
+    "anomaly": 8,
+}
+"""The configurations over which table 3 of "Key-Value Transformer" prints a mean and its standard
+deviation: those that the text lists, with the one patch size that the code has for CIFAR."""
 OVER_SETTINGS = frozenset(
     {
         *("key-value-table-2", "key-value-table-3"),
@@ -68,7 +75,7 @@ OVER_SETTINGS = frozenset(
 )
 """Published tables of means over settings: their deviations are between settings, not runs."""
 ONE_SETTING = ("three-projections-table-3", "tiny_imagenet")
-"""A column of a table in ``OVER_SETTINGS`` that has one setting. Its spread is taken from the
+"""A column of a table in ``OVER_SETTINGS`` that has one setting. Its spread is the deviation of the
 nearest task, CIFAR-100."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
@@ -90,8 +97,8 @@ ONE_EACH = frozenset(
 )
 """The published tables in which each figure comes from a single network."""
 SEEDS = (
-    "according to published numbers that each come from a single network; the spread between "
-    "seeds is not printed"
+    "according to published numbers that each come from a single network; no spread between seeds "
+    "is printed, so that one is assumed"
 )
 """The condition of verdicts on comparisons in the tables of ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
@@ -195,11 +202,11 @@ def _by_figure(judge: ByFigure) -> Finding:
     value = found.derivation.value if found.derivation else None
     number = MISSING if value is None else format_value(value, found.figure)
     unit = f" ({found.unit})" if found.unit else ""
-    said = f"printed {found.figure.printed}, recomputed {number}{unit}"
+    printed = f"{'in the code' if found.figure.in_code else 'printed'} {found.figure.printed}"
     return Finding(
         verdict=verdict,
         what=_title(table, judge),
-        figure=said if found.derivation else f"printed {found.figure.printed}{unit}",
+        figure=f"{printed}, recomputed {number}{unit}" if found.derivation else printed + unit,
         value=value if isinstance(value, int | float) else None,
         condition=condition,
         record=table.source,
@@ -238,17 +245,14 @@ def _by_comparison(judge: ByComparison) -> Finding:
         least, most = printed_interval(second)
         value = value - (second.value or 0.0)
         # Standard deviations stand next to the figures; otherwise the column has a common one.
-        deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
-        spread = deviation or spread
+        error = _standard_error(first.figure, second)
+        spread = error or spread
         low, high = low - most - spread, high - least + spread
         pair = f"{judge.first.row} against {judge.second.row}"
         column = what.removeprefix(judge.first.row).removeprefix(", ")
         what = f"{pair} ({column})" if column else pair
-        among = "settings" if deviation or judge.first.table in OVER_SETTINGS else "runs"
-        if (judge.first.table, judge.first.column) == ONE_SETTING:
-            among = "settings of CIFAR-100"
-        more = f" and a spread of {spread:.2g} between {among}"
-        why = f"with rounding{more if spread else ''}"
+        more = f" and {_chance(judge.first, spread, error)}" if spread else ""
+        why = f"with rounding{more}"
         said = f"{said} against {second.printed}: {_rounded(value, low, high, why)}"
     verdict = in_range(low, high, judge.claimed)
     condition = SEEDS if spread and judge.first.table in ONE_EACH else ""
@@ -265,6 +269,26 @@ def _by_comparison(judge: ByComparison) -> Finding:
         record=table.source,
         check=f"{RECOMPUTE} {judge.first.table}",
     )
+
+
+def _standard_error(first: PublishedFigure, second: PublishedFigure) -> float:
+    """Return the standard error of the difference of two means over configurations.
+
+    It is zero if the table prints no standard deviations.
+    """
+    deviation = math.hypot(first.std or 0.0, second.std or 0.0)
+    return deviation / math.sqrt(CONFIGURATIONS[first.column]) if deviation else 0.0
+
+
+def _chance(judge: ByFigure, spread: float, error: float) -> str:
+    """Return in words what widens the interval of a comparison of published numbers."""
+    if error:
+        return f"a standard error of {spread:.1g} over {CONFIGURATIONS[judge.column]} settings"
+    if (judge.table, judge.column) == ONE_SETTING:
+        return f"an assumed spread of {spread:.2g} between settings of CIFAR-100"
+    if judge.table in OVER_SETTINGS:
+        return f"an assumed standard error of {spread:.2g} over settings"
+    return f"an assumed spread of {spread:.2g} between runs"
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
@@ -321,7 +345,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     return Finding(
         verdict=verdict,
         what=what,
-        figure=f"{pair}: {said}",
+        figure=f"{pair}{_in_table(judge)}: {said}",
         value=kept.value,
         low=kept.low,
         high=kept.high,
@@ -332,6 +356,11 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
         record=record,
         check=check,
     )
+
+
+def _in_table(judge: ByStudy) -> str:
+    """Return the table of a figure in brackets, unless the variant names it."""
+    return "" if f"({judge.table})" in judge.variant else f" ({judge.table})"
 
 
 def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:

@@ -108,7 +108,7 @@ def _section(published: PublishedTable, rows: Sequence[Recomputed]) -> Section:
         published.title,
         rows,
         word("figure", write=name_figure),
-        number("printed=figure", "paper", lambda figure: plain(figure.value, figure.printed)),
+        number("printed=figure", "paper", _printed),
         number("recomputed=", write=_value),
         word("verdict", write=lambda verdict: plain(verdict, tone=_TONES.get(verdict, ""))),
         word("how=", write=lambda row: plain(" ".join(_how(row)))),
@@ -117,6 +117,11 @@ def _section(published: PublishedTable, rows: Sequence[Recomputed]) -> Section:
     return Section(
         key=names.slug(published.name), title=published.name, blocks=(table,), brief=True
     )
+
+
+def _printed(figure: PublishedFigure) -> Cell:
+    from_code = " (from the code)" if figure.in_code else ""
+    return plain(figure.value, f"{figure.printed}{from_code}")
 
 
 def _value(row: Recomputed) -> Cell:
@@ -152,8 +157,9 @@ def _row_data(row: Recomputed) -> dict[str, Any]:
         **pick(
             row,
             "table row=figure.row variant=figure.variant column=figure.column unit "
-            "printed=figure.printed value=figure.value recomputed=derivation.value "
-            "formula=derivation.formula convention=derivation.convention",
+            "printed=figure.printed in_code=figure.in_code value=figure.value "
+            "recomputed=derivation.value formula=derivation.formula "
+            "convention=derivation.convention",
         ),
         "low": low,
         "high": high,

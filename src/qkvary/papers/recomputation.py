@@ -160,7 +160,8 @@ def judge(
     on why the two numbers differ. The sentence is empty if they are equal or none was recomputed.
     """
     if derivation is None:
-        return ("stated" if figure.value is None else "measured"), None, ""
+        is_number = figure.value is not None or printed_range(figure) is not None
+        return ("measured" if is_number else "stated"), None, ""
     if derivation.holds is not None:
         return ("equal", None, "") if derivation.holds else ("wrong", None, derivation.note)
     if _prints_as(derivation.value, figure):

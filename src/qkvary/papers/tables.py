@@ -84,4 +84,5 @@ def _figure(
         value=number,
         std=detail.get("std"),
         note=detail.get("note", columns[key].get("note", "")),
+        in_code=detail.get("in_code", False),
     )

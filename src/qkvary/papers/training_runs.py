@@ -1,11 +1,14 @@
 """Steps and tokens of the published training runs, from the public code's settings."""
 
+import math
 from dataclasses import dataclass
 
 from qkvary.papers.derivation import Derivation
 
 BUDGET = 10 * 10**9
-"""The planned number of training tokens in "Do Transformers Need Three Projections?"."""
+"""The training tokens of "Do Transformers Need Three Projections?", printed as ``~10B``."""
+ROUNDING = 0.05
+"""Relative distance of the ends of the interval that ``~10B`` stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +47,18 @@ def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:
     return Derivation(
         value=steps * run.tokens_per_step / 10**9,
         formula=f"{steps:,} steps x {run.formula}",
-        convention="positions, padding included",
+        convention="positions, padding included; settings of the public code",
         note=note,
     )
 
 
 def derive_steps(run: Run, note: str = "") -> Derivation:
-    """Derive the number of whole steps in a budget of 10^10 tokens."""
+    """Derive the number of whole steps in about 10^10 tokens."""
+    steps = BUDGET / run.tokens_per_step
     return Derivation(
-        value=BUDGET // run.tokens_per_step,
-        formula=f"10^10 tokens / ({run.formula}), rounded down",
+        value=math.floor(steps),
+        formula=f"about 10^10 tokens / ({run.formula}), rounded down",
         convention="settings of the public code",
+        spread=(steps * (1 - ROUNDING), steps * (1 + ROUNDING)),
         note=note,
     )

@@ -3,10 +3,10 @@
 A study's definition supplies the tables. Never imports torch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
@@ -56,6 +56,8 @@ class PublishedFigure:
     """The recomputed number."""
     why: str = ""
     """Why the number does not follow, in a sentence; empty if it does."""
+    in_code: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether the number is from the public code, because the source's text lacks it."""
 
 
 @stored("PublishedTable")

@@ -2,7 +2,7 @@
 
     python studies/ours/derived-figures/measure.py
 
-It reads the kept runs (``studies/*/runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
+It reads the kept runs (``studies/*/*runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
 are Student's at 95 %, for all rows of a table at once.
 """
 
@@ -40,6 +40,9 @@ difference that would have been seen.
   the difference of validation losses or accuracies at the end of a training, less that halfway.
 - *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
   the same of its reference. Runs of a seed read the same batches.
+- *test accuracy*, *test loss*: the variant less its reference. For the accuracies in sorting a unit
+  is a seed (the mean of four networks); for the losses of characters, a network (the mean of two
+  seeds).
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
 
 `python studies/ours/derived-figures/measure.py` makes it again.
@@ -102,6 +105,10 @@ SETTINGS = (
     ("why-capacity", "feed-forward x1", "feed-forward x4"),
 )
 """Studies with two settings between which the cost of an identity query may change."""
+PUBLISHED = STUDIES.parent / "key_value"
+SORTED = PUBLISHED / "synthetic-published-part" / "d64-n64-runs.jsonl.xz"
+"""Runs with 64 digits; those of sorting are complete: four networks, six variants, three seeds."""
+CHARACTERS = PUBLISHED / "chars-published" / "runs.jsonl.xz"
 
 
 @functools.cache
@@ -258,6 +265,47 @@ def rank_rows(study: str, setting: str) -> Iterator[dict[str, Raw]]:
         yield {**row, **ends}
 
 
+def read_means(path: Path, task: str, *, by_seed: bool) -> dict[tuple[str, Any], float]:
+    """Return the mean score of each variant's runs, by variant and by seed or network."""
+    found: dict[tuple[str, Any], list[float]] = {}
+    for run in read_runs(path.read_bytes(), str(path)):
+        one = run.record
+        if one.task == task:
+            network = one.config["network"]
+            layers = (network["num_layers"], network["attention"]["num_heads"])
+            unit = one.seed if by_seed else layers
+            found.setdefault((one.variant, unit), []).append(one.metrics[one.metric])
+    return {key: fmean(values) for key, values in found.items()}
+
+
+def count_all(path: Path, task: str, variants: Sequence[str]) -> set[int]:
+    """Return the parameter counts of the networks of these variants."""
+    records = (run.record for run in read_runs(path.read_bytes(), str(path)))
+    own = (one for one in records if one.task == task and one.variant in variants)
+    return {one.costs["parameters"]["total"] for one in own}
+
+
+def mean_rows(
+    path: Path, task: str, pairs: Sequence[tuple[str, str]], quantity: str
+) -> Iterator[dict[str, Raw]]:
+    """Yield differences of mean test scores."""
+    means = read_means(path, task, by_seed=path == SORTED)
+    for variant, reference in pairs:
+        units = [unit for own, unit in means if own == variant]
+        estimate = paired_t(
+            [means[variant, unit] - means[reference, unit] for unit in units],
+            confidence=corrected_confidence(0.95, len(pairs)),
+        )
+        yield figure_row(
+            estimate,
+            table=f"{path.parent.name}, {task}",
+            variant=variant,
+            reference=reference,
+            quantity=quantity,
+            parameters=count_all(path, task, (variant, reference)),
+        )
+
+
 def figure_rows() -> Iterator[dict[str, Raw]]:
     """Yield all figures."""
     for one in CLOSE:
@@ -270,6 +318,9 @@ def figure_rows() -> Iterator[dict[str, Raw]]:
     yield from gap_rows()
     for study, setting in RANKED:
         yield from rank_rows(study, setting)
+    shared = ("Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
+    yield from mean_rows(SORTED, "sort", [(one, "QKV") for one in shared], "test accuracy")
+    yield from mean_rows(CHARACTERS, "characters", [("(Q=K-V)+", "Q=K-V")], "test loss")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from basis_runs import BasisSummary
 
@@ -70,7 +69,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def figures_table(summaries: Sequence[BasisSummary]) -> Table:
-    """Errors and their differences between the largest and the smallest width, in long form."""
+    """Errors, cosines, and differences between the largest and the smallest width, in long form."""
     groups: dict[str, list[BasisSummary]] = {}
     for one in summaries:
         biases = "with" if one.run.biases else "without"
@@ -84,24 +83,30 @@ def _long(reading: str, some: Sequence[BasisSummary]) -> Iterator[dict[str, Raw]
     for one in some:
         place = f"{reading}, d {one.run.d}"
         linear = one.run.d * (one.run.d + one.run.biases)
-        for variant, estimate, parameters in (
-            ("student", one.student, one.run.parameters),
-            ("linear map", one.linear, linear),
+        for variant, quantity, estimate, parameters in (
+            ("student", "error", one.student, one.run.parameters),
+            ("student", "cosine", one.cosine, one.run.parameters),
+            ("linear map", "error", one.linear, linear),
         ):
-            names = {"table": place, "variant": variant}
-            yield _figure(estimate, runs=one.seeds, parameters=[parameters], **names)
+            yield script_figures.figure_row(
+                estimate,
+                table=place,
+                variant=variant,
+                quantity=quantity,
+                runs=one.seeds,
+                parameters=[parameters],
+                scale=100 if quantity == "error" else 1,
+            )
     first, last = some[0], some[-1]
     gap = welch_t(last.student, first.student) if last.run.d > first.run.d else None
     if gap:
-        yield _figure(
+        yield script_figures.figure_row(
             gap,
             table=reading,
             variant=f"d {last.run.d}",
             reference=f"d {first.run.d}",
+            quantity="error",
             runs=first.seeds + last.seeds,
             parameters=[first.run.parameters, last.run.parameters],
+            scale=100,
         )
-
-
-def _figure(estimate: Estimate, **names: Any) -> dict[str, Raw]:
-    return script_figures.figure_row(estimate, quantity="error", scale=100, **names)

@@ -67,6 +67,10 @@ def _shrinks() -> Derivation:
     )
 
 
+_ACCUMULATED = (
+    "The poster states 36 accumulated micro-batches for both sizes. The code for 300M has 24 "
+    "micro-batches, and only 24 micro-batches give 10 billion tokens."
+)
 _ROWS: dict[str, Callable[[], Derivation]] = {
     "attention's share of parameters (%)": attention_parameter_share,
     "QKV cache at 300M (KB a token)": lambda: derive_token_kb("QKV"),
@@ -78,17 +82,10 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
     "perplexity change of Q-K=V at 1.2B (%)": lambda: derive_change("Q-K=V", LARGE, "perplexity"),
     "accuracy of Q-K=V against QKV": _accuracy,
     "perplexity change of Q-K=V shrinks with size": _shrinks,
-    "steps at 300M": lambda: derive_steps(RUN_300M),
-    "steps at 1.2B": lambda: derive_steps(
-        RUN_1200M,
-        "The difference of two steps does not matter, because the paper reports step 7,500.",
-    ),
-    "tokens at 300M (billions)": lambda: derive_tokens(
-        RUN_300M,
-        4_238,
-        "The poster states 36 accumulated micro-batches for both sizes. The code for 300M has "
-        "24 micro-batches, and only 24 micro-batches give 10 billion tokens.",
-    ),
+    "steps at 300M": lambda: derive_steps(RUN_300M, _ACCUMULATED),
+    "steps at 1.2B": lambda: derive_steps(RUN_1200M, "8,475 steps are 9.998 billion tokens."),
+    "tokens at 300M (billions)": lambda: derive_tokens(RUN_300M, 4_238, _ACCUMULATED),
+    "tasks": lambda: Derivation(value=5 + 6 + 1, formula="5 synthetic + 6 vision + 1 language"),
     "tokens at 1.2B (billions)": lambda: derive_tokens(RUN_1200M, 8_475),
 }
 

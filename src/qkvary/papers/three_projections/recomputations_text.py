@@ -255,7 +255,10 @@ def _plus_limit() -> Derivation:
     return Derivation(
         value=limit / _PLUS_HEADS,
         formula="the n at which the n d^2 MACs saved equal the H n^2 m MACs added: d^2 / (m H)",
-        convention="m = 100, d = 1000, 4 heads; + computed as published",
+        convention=(
+            "m = 100, d = 1000; 4 heads, as in the largest networks of paper 2's synthetic tasks, "
+            "because section 2.4 names no number; + computed as published"
+        ),
         others=(Alternative(value=limit, convention="one head"),),
         note=(
             "In its exactly equivalent reduced form, the position term (+) costs less than a "
