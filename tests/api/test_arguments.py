@@ -108,7 +108,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.convert("tiny", "gauge", seed=2**63), "at most 9223372036854775807 for seed"),
     (
         lambda: qk.generate("tiny", 3),
-        "prompt: expected a text or one or several, each a text, got 3",
+        "prompt: expected one or several, each a text, got 3",
     ),
     (
         lambda: qk.generate("tiny", "a", stop=3),

@@ -66,7 +66,8 @@ REFUSED = {
         "tiny --rewrite identity-query": "expected a network without norms, got rmsnorm",
         "own --data text --to latnt --cache 50%": "did you mean latent",
         "own --data text --to latent": "expected exactly one of --cache (such as 50%) and --byt",
-        "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
+        "own --data text --to latent --cache 50": "got '50'; did you mean 50%?",
+        "own --data text --to latent --cache 100%": "above 0 and below 100%, got 100%",
         "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
         "own --to latent --cache 50%": "expected a text (--data) for fitting the smaller cache",
@@ -75,6 +76,7 @@ REFUSED = {
         "nonsense": "got 'nonsense'; named sizes: lm-10m, gpt2, ",
         "gpt-2": "did you mean",
         "gpt2 --variant Q-KK": "did you mean",
+        "gpt2 --variant Q-K=V,MQA": "got 'Q-K=V,MQA'; separate several variants by spaces",
         "gpt2 --variant": "requires at least 1",
         "gpt2 --dtype int5": "expected one of the formats fp32, bf16",
         "gpt2 --context 0": "context: expected at least 1, got 0",
@@ -100,17 +102,19 @@ REFUSED = {
         "bytes --tasks piqa --task-data text": "expected the file piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
         "bytes --data text --against x": "expected --tasks with the options of tasks",
-        "bytes --tasks piqa --fewshot -1": "fewshot: expected a whole number",
+        "bytes --tasks piqa --fewshot -1": "fewshot: expected at least 0, got -1",
     },
     "export": {
-        "learned --out new --to gguf": "GPT-2 can express, got one with the norm placement",
-        "rotary --out learned --to gguf": "expected a file at",
+        "rotary --out new --to gguf": "expected --out with a file NAME.gguf for --to",
+        "learned --out new.gguf --to gguf": "GPT-2 can express, got one with the norm placement",
+        "rotary --out folder.gguf --to gguf": "expected a file at",
         "rotary --out new --weights f16": "expected --weights only with --to gguf",
-        "rotary --out new --to gguf --tokenizer bytes": "which has its own",
+        "rotary --out new.gguf --to gguf --tokenizer bytes": "which has its own",
         "rotary --out new --to gpt2": "GPT-2 can express, got one with rotary positions; choi",
         "rotary --out learned": "it is not overwritten",
     },
     "generate": {
+        "ab12 a": "a run in another folder is named FOLDER/ab12",
         "nowhere a": "expected a checkpoint, got",
         "mute a": "mute has no tokenizer: give one with --tokenizer",
         "own a --tokenizer bytes": "no --tokenizer with own, which has its own, got bytes",
@@ -120,7 +124,7 @@ REFUSED = {
         "own ''": "expected a prompt, got none",
         "own xyz": "expected characters from the 13 of this model, got 'x'",
         "own aaaaaaaaaaaaaaaaaa": "expected a prompt of at most 17 tokens, got 18",
-        "own a --tokens 18": "17 new tokens after a prompt of 1 (limit 17), got 18",
+        "own a --tokens 18": "17 new tokens after a prompt of 1 (limit 17, and the last ",
         "own a --temperature nan": "expected temperature from 0 and finite, got nan",
         "own a --top-k 0": "expected a whole number of at least 1 for top_k, got 0",
         "own a --stop ''": "expected stop strings of 1 to 1024 characters, got 0",
@@ -169,6 +173,7 @@ REFUSED = {
         "lm-10m --data text --tokenizer bytes --steps 1 --out text/x": "/text, got a file",
         "lm-10n --data text": "did you mean lm-10m?",
         "lm-10m --data text --steps 2 --batch-size 4 --micro-batch-size 9": "most the 4 rows",
+        "lm-10m --data text --steps -5": "steps: expected at least 1, got -5",
         "lm-10m --data text --minutes 0": "expected a number of minutes above 0, got 0",
     },
     "variants": {"--d-model 10 --num-heads 3": "divisible by num_heads"},
@@ -192,6 +197,7 @@ def files(places: Path) -> Path:
     large = CharacterTokenizer("".join(map(chr, range(1000, 2000))), has_separator=True)
     (places / "large.json").write_text(json.dumps(large.describe()))
     (places / "pages.json").mkdir()
+    (places / "folder.gguf").mkdir()
     (places / "short").write_text("abc", "utf-8")
     (places / "latin").write_bytes("abc é".encode("latin-1"))
     (places / "mine.py").write_text(STUDY_FILE, "utf-8")

@@ -80,6 +80,19 @@ def test_status_names_owners_and_problems_as_text(runs: Path, typed: Typed) -> N
     assert "\x1b" not in printed
 
 
+def test_status_names_the_variant_and_the_step_of_a_stopped_run(
+    study: Study, tmp_path: Path, typed: Typed
+) -> None:
+    store, cell = Store(tmp_path / "runs"), study.cells()[1]
+    claim = store.claim(cell.run.identity())
+    assert claim is not None
+    claim.release()
+    (store.directory(cell.run_key) / "checkpoints" / f"step-{12:012}").mkdir(parents=True)
+    (found,) = typed.json("status", "--out", store.path)["listed"]
+    assert (found["group"], found["note"]) == (f"reverse {cell.variant}", "stopped at step 12")
+    assert f"{cell.run_key[:12]} open: stopped at step 12" in typed("status", "--out", store.path)
+
+
 def test_status_finds_a_file_that_was_changed(study: Study, tmp_path: Path, typed: Typed) -> None:
     store, key = Store(tmp_path / "runs"), study.cells()[0].run_key
     fill(store, study.cells()[0], 0.5)

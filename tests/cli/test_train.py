@@ -107,6 +107,7 @@ def test_all_usable_cores_are_used(
     expected: int,
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(5))
+    monkeypatch.delenv("OMP_NUM_THREADS")
     text = ("--data", places / "mine.txt", "--out", places / "runs")
     planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
     assert planned["threads"] == expected
@@ -116,12 +117,17 @@ def test_all_usable_cores_are_used(
     assert typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words) == planned
     said = typed.error("train", "lm-tiny", *text, *TINY, "--strategy", "fsdp")
     assert "expected several processes for --strategy fsdp, got one" in said
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
+    planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
+    assert planned["threads"] == min(expected, 3)
 
 
 def test_a_device_that_is_not_here_is_refused_first(places: Path, typed: Typed) -> None:
     absent = command(places, "--device", "cuda:99")
     assert "expected a device of this machine" in typed.error(*absent)
     assert {path.name for path in places.iterdir()} == {"mine.txt"}
+    _, said = typed.both(*absent, "--dry-run")
+    assert "this machine cannot train it: expected a device of this machine" in said
     typed(*command(places))
     assert "expected a device of this machine" in typed.error(*absent)
     assert len(list((places / "runs" / "trainings").iterdir())) == 1

@@ -148,6 +148,11 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
     assert "layer input (1 user on 1 device, 100 devices for all users)" in sentences[1]
 
 
+def test_an_exact_saving_is_named_where_one_device_is_enough() -> None:
+    sentences = advice_of(serve(as_model(gpt_300m()), users=1), users=1)
+    assert "layer input (26 users on 1 device, 1 device for all users)" in sentences[1]
+
+
 def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
     sentences = advice_of(serve(as_model(gpt_300m()), device=tiny), device=tiny)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from qkvary.planning.curves import compute_quality_points
 from qkvary.reports import plan_tables
 from qkvary.reports.tables import Table
@@ -35,6 +37,16 @@ def test_serving_table_says_what_the_plan_says() -> None:
     assert row["price_per_month"] == "16,000"
     assert row["change_percent"] == "baseline"
     assert row["standing"] == "frontier"
+
+
+def test_a_context_beyond_that_of_the_model_is_marked() -> None:
+    plan = make_plan()
+    for most, mark in ((1024, " †"), (2**20, ""), (None, "")):
+        changed = replace(plan, model=replace(plan.model, max_tokens=most))
+        table = plan_tables.serving_table(changed)
+        assert cells(table, "QKV *", "bf16")["longest_context"] == f"431,993{mark}"
+        note = f"† marks more than the {most:,} tokens" if most else "of one replica."
+        assert note in table.notes[1]
 
 
 def test_training_table_has_every_variant_once() -> None:

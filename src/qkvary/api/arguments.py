@@ -195,7 +195,8 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
                 raise UsageError(str(error)) from None
         for fitting in _fit(value, one):
             return fitting
-    expected = " or ".join(_describe(one) for one in kinds if one is not NoneType)
+    items = [get_args(one)[0] for one in kinds if get_origin(one) in (tuple, Sequence)]
+    expected = " or ".join(_describe(one) for one in kinds if one not in (NoneType, *items))
     choices = [choice for one in kinds if get_origin(one) is Literal for choice in get_args(one)]
     near = near_names(value, choices) if isinstance(value, str) else ()
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -78,7 +78,8 @@ class SmallerCacheOptions(CacheForm):
     context: Annotated[int, Reads(partial(read_count, low=2))] = 256
     """Tokens per window."""
     held_out: Texts | None = None
-    """Text to measure the loss on; every tenth window of --data if not given."""
+    """Text to measure the loss on; every tenth document of --data if not given (of fewer than ten
+    documents, every tenth window)."""
     held_out_tokens: Count = 8_192
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None

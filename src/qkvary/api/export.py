@@ -46,6 +46,8 @@ def export(
     if weights is not None and to != "gguf":
         raise UsageError(f"expected --weights only with --to gguf, got --to {to}")
     if to == "gguf":
+        if out.suffix != ".gguf":
+            raise UsageError(f"expected --out with a file NAME.gguf for --to gguf, got {out}")
         check_file(out)
     else:
         require("transformers")

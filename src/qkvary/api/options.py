@@ -81,7 +81,12 @@ def find_model(given: object, _name: str = "") -> Model:
 
 def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
     """Return a tuple of variants, given as one label, one variant, or a sequence of these."""
-    return tuple(as_label(cast("AnyVariant | str", one)) for one in as_several(given))
+    try:
+        return tuple(as_label(cast("AnyVariant | str", one)) for one in as_several(given))
+    except ValueError as error:
+        # A comma belongs to a label, as in q,k=v.
+        hint = "; separate several variants by spaces" if "," in str(given) else ""
+        raise UsageError(f"{error}{hint}") from None
 
 
 def read_seeds(given: object, _name: str) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class RunStatus:
     """The variant; without a study, the task and the variant."""
     state: RunOutcome
     note: str
-    """The owner, the reason for a failure, or the damage."""
+    """The owner, the last stored step, the reason for a failure, or the damage."""
 
 
 @verb
@@ -97,7 +97,10 @@ def _read_status(store: Store, key: str, group: str) -> RunStatus:
         return RunStatus(run_key=key, group=name, state=record.status, note=record.message)
     owner = store.owner(key)
     state: RunOutcome = "running" if owner else store.state(key)
-    return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
+    step = store.newest_step(key)
+    note = str(owner or (f"stopped at step {step:,}" if step else ""))
+    name = group or store.describe(key) or "not finished"
+    return RunStatus(run_key=key, group=name, state=state, note=note)
 
 
 def _section(found: Sequence[RunStatus]) -> Section:

@@ -35,7 +35,7 @@ from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.durable import Owner, is_writable
-from qkvary.storage.environment import stop_in_order, usable_cores, without_downloads
+from qkvary.storage.environment import default_threads, stop_in_order, without_downloads
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.studies.records import Record
@@ -150,7 +150,7 @@ def train(
 def _with_threads(options: TrainingOptions, ranks: "RankInfo") -> TrainingOptions:
     """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
     is_alone = options.device == "cpu" and ranks.size == 1
-    threads = options.threads or (usable_cores() if is_alone else 1)
+    threads = options.threads or (default_threads() if is_alone else 1)
     return replace(options, threads=threads)
 
 
@@ -193,8 +193,8 @@ def _find_data(
 ) -> "PlannedSet":
     """Return the prepared set of a text; the first process prepares it if necessary.
 
-    ``check`` is called before a set is prepared. With ``dry_run``, nothing is prepared or
-    downloaded.
+    ``check`` is called before a set is prepared. With ``dry_run``, its error is shown as a
+    warning, and nothing is prepared or downloaded.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
     from qkvary.data.prepared_sets import PlannedSet, find_share_error, plan_text, prepare_text
@@ -218,6 +218,10 @@ def _find_data(
         return str(made[0].path)
 
     if dry_run:
+        try:
+            check()
+        except UsageError as error:
+            shown.warn(f"this machine cannot train it: {error}")
         with without_downloads():
             planned = plan_text(*given)
     else:

@@ -64,6 +64,8 @@ def find_checkpoint(reference: StrPath) -> Path:
     if run is not None:
         return _network_of(run)
     hint = "" if path.parent.name else f"; {suggest(name, names)}"
+    if _KEY_START.fullmatch(name):
+        hint += f"; a run in another folder is named FOLDER/{name}"
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")
 
 

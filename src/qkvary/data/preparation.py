@@ -167,9 +167,9 @@ class _Preparation:
         for split in ("train", "validation"):
             if not self._count(split, 1):
                 raise UsageError(
-                    f"expected documents for {split} in {self._source.name}, got none; name them "
-                    "with `qkvary data prepare ... --validation PATH`, or change the share with "
-                    "--held-out"
+                    f"expected documents for {split} in {self._source.name}, got none of "
+                    f"{self._documents:,}: give a longer text, name documents with `qkvary data "
+                    "prepare ... --validation PATH`, or change the share with --held-out"
                 )
         files = {
             name: FileEntry(size=size, sha256=sha256)

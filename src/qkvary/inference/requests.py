@@ -112,7 +112,7 @@ class Request:
         if self.max_new_tokens > room:
             raise ValueError(
                 f"expected at most {room} new tokens after a prompt of {len(self.prompt)} (limit "
-                f"{max_tokens}), got {self.max_new_tokens}"
+                f"{max_tokens}, and the last new token is not read), got {self.max_new_tokens}"
             )
 
 

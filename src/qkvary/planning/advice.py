@@ -130,7 +130,13 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     """
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
-    now = [row for row in first if row.saving is not None and _needs_fewer(row, original)]
+    most = original.plan.users_per_device
+    now = [
+        row
+        for row in first
+        if row.saving is not None
+        and (_needs_fewer(row, original) or row.plan.users_per_device > most)
+    ]
     exact = [f"the model as it is ({_held(original.plan)})"]
     exact += [f"{row.saving} ({_held(row.plan)})" for row in now]
     forms = [form for form in map(parse_format, LOSSY_FORMATS) if form.bits < original.cache.bits]

@@ -1,5 +1,6 @@
 """The tables of a plan: every variant, and the values that its charts show."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -47,7 +48,11 @@ def serving_table(plan: Plan) -> Table:
     price = number(
         "price_per_month=plan.price_per_month", "price", numbers.money, below="per month"
     )
-    longest = partial(_whole_or, "no limit")
+    most = plan.model.max_tokens or math.inf
+
+    def longest(count: int | None) -> str:
+        return f"{_whole_or('no limit', count)}{' †' if (count or math.inf) > most else ''}"
+
     speed = "tokens_per_second=plan.tokens_per_second"
     brief = "variant cache_bytes_per_user users_per_replica devices price_per_month change_percent"
     return tabulate(
@@ -100,7 +105,9 @@ def _devices(plan: ServingPlan) -> Cell:
 
 def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
-    limit = "" if made_for is None else f" (the model was made for {made_for:,} tokens)"
+    limit = ""
+    if made_for is not None:
+        limit = f"; † marks more than the {made_for:,} tokens that the model was made for"
     yield "A row marked * has the given weights; every other row would have to be trained."
     most = names.count(plan.demand.replica_sizes[-1], "device")
     yield (

@@ -110,6 +110,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+def default_threads() -> int:
+    """Return the number of threads that ``OMP_NUM_THREADS`` sets, or else of usable cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(given), MOST_THREADS) if re.fullmatch("[1-9][0-9]*", given) else usable_cores()
+
+
 def read_threads(given: object, name: str) -> int:
     """Return a number of threads or processes, parsing text such as ``1k``."""
     number = read_count(given, name)

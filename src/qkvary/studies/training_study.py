@@ -54,7 +54,8 @@ class ExecutionOptions:
     recompute_blocks: bool | None = None
     """Recompute each block in the backward pass: less memory, a third more work."""
     threads: Threads | None = None
-    """Threads on a CPU; if not given, all usable cores, or 1 on a GPU and under torchrun."""
+    """Threads on a CPU; if not given, OMP_NUM_THREADS, or all usable cores, or 1 on a GPU and under
+    torchrun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

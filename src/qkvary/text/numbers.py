@@ -279,6 +279,8 @@ def read_count(given: object, name: str, *, low: int = 1) -> int:
     """Return a number of tokens or users, parsing text such as ``32k``."""
     if isinstance(given, float) and given.is_integer():
         given = int(given)
+    if isinstance(given, str) and re.fullmatch("-[0-9]{1,15}", given):
+        given = int(given)
     try:
         count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
@@ -303,7 +305,8 @@ def read_share(given: object, name: str) -> float:
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
     if not 0 <= value <= 1:
         found = text[:60] if isinstance(given, str) else given
-        raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {found!r}")
+        hint = f"; did you mean {text}%?" if 1 < value <= 100 else ""
+        raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {found!r}{hint}")
     return value
 
 

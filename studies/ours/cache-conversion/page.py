@@ -130,6 +130,11 @@ With `--what decode` and `--what ask` the kept networks are decoded from fewer b
 questions. Novels, stories and questions are those of `QKVARY_DATA`. A figure that is in
 `records.json` is not measured again; each record names the machine that measured it. Commit of the
 records: {commit}.
+
+Windows of stories were cut from joined starts of stories: about the first 200 tokens of each, and
+about 100 in the text on which the network of our own is read. `qkvary convert` now joins whole
+stories, and holds out whole stories, so that its losses on stories are others. Its windows of
+novels are still the same.
 """
 
 

@@ -122,7 +122,7 @@ def test_layers_may_have_sizes_of_their_own() -> None:
         (make_config("Q[residual-gelu]-K-V", heads=3), "latent", 8, "is not linear"),
         (make_config("QKV@linear"), "latent", 8, "the core linear, expected the softmax"),
         (make_config(), "latent", 32, "got 32 of 32 values per token and layer; choices: "),
-        (make_config(), "shared", 3, "choices: 4 (12%), 31 (97%)"),
+        (make_config(), "shared", 3, "choices: 4 (12%) to 31 (97%)"),
         (make_config("MQA@rotary"), "grouped", 8, "expected several KV heads"),
         (make_config("Q=K-V@diag-mean"), "latent", 8, "it has diagonal, which a conversion"),
     ],

@@ -1,11 +1,14 @@
 """Budgets, forecasts and stages: the figures that a conversion prints."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+import qkvary as qk
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.conversions.caches.budget import (
     Budget,
     network_bytes,
@@ -21,6 +24,7 @@ from qkvary.conversions.caches.stages import Plan, check_plan, forecast_stages, 
 from qkvary.conversions.catalog import BY_LAYER, load_method
 from qkvary.costs.formats import parse_format
 from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.inference.streaming import detokenize
 from qkvary.storage.errors import UsageError
 from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
 
@@ -125,6 +129,14 @@ def test_stages_say_what_was_measured(tmp_path: Path) -> None:
     assert made.stages[2].loss == pytest.approx(plain.stages[2].loss, rel=1e-6)
 
 
+@pytest.mark.parametrize(("label", "rotates"), [("GQA-2@rotary", True), ("GQA-2@alibi", False)])
+@pytest.mark.parametrize("method", ["latent", "shared"])
+def test_a_rotated_key_is_named_where_there_is_one(label: str, rotates: bool, method: str) -> None:
+    network = make_network(make_config(label))
+    made = forecast_stages(network, Plan(method=method, budget=HALF), TEXTS)
+    assert made.statement.endswith("share one rotated key") == rotates
+
+
 def test_layers_that_cost_more_get_more() -> None:
     network = make_network(make_config("GQA-2@rotary"))
     # Keys and values of the second layer are made of few directions.
@@ -171,3 +183,30 @@ def test_texts_are_windows_of_all_documents(tmp_path: Path) -> None:
         read_texts(tokenizer, [tmp_path / "a.txt"], tokens=200, context=50, held_out_tokens=10)
     with pytest.raises(UsageError, match="expected a text of at least 500 tokens, got 400"):
         read_texts(tokenizer, [tmp_path / "a.txt"], tokens=900, context=500, held_out_tokens=10)
+
+
+def test_short_documents_are_read_whole_and_held_out_whole(tmp_path: Path) -> None:
+    loaded = load_checkpoint("tiny")
+    tokenizer = loaded.tokenizer
+    assert tokenizer is not None
+    names = (f"{one}{end}" for one in ("Tim", "Ann", "Lee", "Bob") for end in "abcdefghij")
+    prompts = [f"{name} had a" for name in names]
+    texts = qk.generate(loaded, prompts, tokens=90, temperature=0.8)
+    stories = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
+
+    def write(name: str, documents: list[str]) -> Path:
+        lines = (json.dumps({"text": document}) + "\n" for document in documents)
+        (tmp_path / name).write_text("".join(lines))
+        return tmp_path / name
+
+    data = write("stories.jsonl", stories)
+    found = read_texts(tokenizer, [data], tokens=640, context=32, held_out_tokens=10_000)
+    read = [
+        detokenize(tokenizer, part.flatten().tolist()) for part in (found.fitted, found.held_out)
+    ]
+    used = [[story for story in stories if story[:40] in text] for text in read]
+    assert not set(used[0]) & set(used[1])
+    assert (len(used[0]), len(used[1])) == (20, 4)
+    loss, _ = Comparison(loaded.network, found.held_out).measure(loaded.network)
+    alone = qk.evaluate(loaded, write("held_out.jsonl", used[1]), context=32)
+    assert loss == pytest.approx(alone.value.score.loss, abs=0.2)

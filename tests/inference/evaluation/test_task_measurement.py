@@ -21,7 +21,7 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation import task_measurement
 from qkvary.inference.evaluation.local_tasks import FIVE, LOCAL_TASKS, expand_tasks
-from qkvary.inference.evaluation.network_lm import NetworkLM, _sampling
+from qkvary.inference.evaluation.network_lm import NetworkLM, _sampling, be_quiet
 from qkvary.inference.evaluation.task_measurement import (
     PreparedTasks,
     measure_tasks,
@@ -453,6 +453,13 @@ def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
         lm.generate_until([request])
     found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
     assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)
+
+
+def test_answers_are_counted_while_they_are_given(model: LanguageModel) -> None:
+    lm, seen = NetworkLM(model, ByteTokenizer(), batch_size=2), list[tuple[int, int]]()
+    with be_quiet(lambda done, total: seen.append((done, total))):
+        lm._loglikelihood_tokens([(("", ""), [1, 2], [number]) for number in range(3)])
+    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_prompts_that_just_fit_are_not_truncated() -> None:

@@ -34,7 +34,7 @@ class Budget:
             raise UsageError("expected exactly one of --cache (such as 50%) and --bytes-per-token")
         if self.share is not None and not 0 < self.share < 1:
             raise UsageError(
-                f"expected a share of the cache above 0 and below 100%, got {self.share:g}"
+                f"expected a share of the cache above 0 and below 100%, got {100 * self.share:g}%"
             )
 
     def share_of(self, config: LanguageModelConfig) -> float:

@@ -1,6 +1,8 @@
 """The texts of a conversion, cut into windows of tokens: some for fitting, others held out."""
 
+import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from qkvary.data.documents import Document
 from qkvary.data.encoding import encode_start
 from qkvary.data.sources import read_documents
 from qkvary.data.tokenizers import Tokenizer
@@ -37,49 +40,75 @@ def read_texts(
 ) -> Texts:
     """Return windows of ``context`` tokens, for fitting and for measuring.
 
-    Every document contributes equally many tokens; if some documents are too short, longer ones
-    make up for them. ``tokens`` are used for fitting, and ``trained_tokens`` for a distillation.
-    If ``held_out`` names no texts, every tenth window of ``data`` is held out.
+    Documents are used in a random order. Each contributes equally many tokens, at least
+    ``context`` (or the whole document, if it is shorter). ``tokens`` are used for fitting, and
+    ``trained_tokens`` for a distillation. If ``held_out`` names no texts, every tenth document of
+    ``data`` is held out, or every tenth window if there are fewer than ten documents.
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.
     """
     most = max(tokens, trained_tokens)
-    if held_out:
-        trained = _read_windows(tokenizer, data, tokens=most, context=context)
-        others = _read_windows(tokenizer, held_out, tokens=held_out_tokens, context=context)
+    documents = _list_documents(data)
+    read = partial(_read_windows, tokenizer, context=context)
+    if held_out or len(documents) >= HELD_OUT:
+        chosen = _list_documents(held_out)
+        if not held_out:
+            chosen = documents[::HELD_OUT]
+            del documents[::HELD_OUT]
+        trained = read(documents, tokens=most)
+        others = read(chosen, tokens=held_out_tokens, name="held-out text")
     else:
-        every = _read_windows(
-            tokenizer, data, tokens=most * HELD_OUT // (HELD_OUT - 1), context=context
-        )
-        chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
-        if not chosen.any():
+        every = read(documents, tokens=most * HELD_OUT // (HELD_OUT - 1))
+        is_held_out = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
+        if not is_held_out.any():
             raise UsageError(
                 f"expected a text of at least {HELD_OUT} windows of {context} tokens, because one "
                 f"window in {HELD_OUT} is held out, got {len(every)} windows; choices: a second "
                 "text to measure losses on (--held-out TEXT), or a smaller --context"
             )
-        trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
+        trained, others = every[~is_held_out], every[is_held_out]
+        others = others[: max(1, held_out_tokens // context)]
     count = min(len(trained), max(1, tokens // context))
     # Windows are spread over all documents.
     numbers = torch.arange(count) * len(trained) // count
     return Texts(trained[numbers], trained, others)
 
 
-def _read_windows(
-    tokenizer: Tokenizer, paths: Sequence[Path], *, tokens: int, context: int
-) -> Int[Tensor, "windows tokens"]:
+def _list_documents(paths: Sequence[Path]) -> list[Document]:
+    """Return the documents in a random order, so that the first ones represent all."""
     documents = list(read_documents(paths))
-    each = -(-tokens // max(1, len(documents)))
-    parts = [encode_start(tokenizer, document, tokens=each) for document in documents]
-    # Tokens that short documents lack are taken from longer ones.
+    return random.Random(0).sample(documents, len(documents))
+
+
+def _read_windows(
+    tokenizer: Tokenizer,
+    documents: Sequence[Document],
+    *,
+    tokens: int,
+    context: int,
+    name: str = "text",
+) -> Int[Tensor, "windows tokens"]:
+    each = max(context, -(-tokens // max(1, len(documents))))
+    parts: list[list[int]] = []
     missing = tokens
-    kept: list[list[int]] = []
-    for index, part in enumerate(sorted(parts, key=len)):
-        kept.append(part[: -(-missing // (len(parts) - index))])
-        missing -= len(kept[-1])
+    for document in documents:
+        if missing <= 0:
+            break
+        parts.append(encode_start(tokenizer, document, tokens=each))
+        missing -= min(each, len(parts[-1]))
+    kept = [part[:each] for part in parts]
+    if len(parts) == len(documents):
+        # Tokens that short documents lack are taken from longer ones.
+        kept, missing = [], tokens
+        for index, part in enumerate(sorted(parts, key=len)):
+            kept.append(part[: max(context, -(-missing // (len(parts) - index)))])
+            missing -= len(kept[-1])
     joined = torch.tensor([token for part in kept for token in part], dtype=torch.long)
-    windows = len(joined) // context
+    windows = min(len(joined), max(tokens, context)) // context
     if not windows:
-        raise UsageError(f"expected a text of at least {context} tokens, got {len(joined)}")
+        raise UsageError(
+            f"expected a {name} of at least {context} tokens, got {len(joined)}; choices: more "
+            "text, or a smaller --context"
+        )
     return joined[: windows * context].view(windows, context)

@@ -96,9 +96,14 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
 def refuse_budget(
     method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig
 ) -> UsageError:
-    """Return the error for a cache size that a method cannot produce for a layer."""
+    """Return the error for a cache size that a method cannot produce for a layer.
+
+    ``choices`` may be a range, all of whose sizes the method can produce.
+    """
     kept = count_numbers(layer)
-    some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
+    is_range = isinstance(choices, range) and len(choices) > 1
+    ends = (choices[0], choices[-1]) if is_range else choices
+    some = (" to " if is_range else ", ").join(f"{one} ({one / kept:.0%})" for one in ends)
     return UsageError(
         f"expected a cache size that {method} can produce, got {numbers} of {kept} values per "
         f"token and layer; choices: {some}"

@@ -73,7 +73,6 @@ class SmallerCache:
     network: LanguageModel
     """The network of the last stage; the original if nothing was converted."""
     config: LanguageModelConfig
-    statement: str
     forecast: Forecast | None
     stages: tuple[Stage, ...]
     layers: tuple[LayerOutcome, ...]
@@ -82,6 +81,13 @@ class SmallerCache:
     held_out_tokens: int
     seconds: float | None = None
     """The CPU seconds that the conversion would take; None if it was done."""
+
+    @property
+    def statement(self) -> str:
+        """The new form of the layers, in a clause."""
+        rotates = any(layer.variant.decoupled for layer in self.config.layers)
+        rest = ", and all heads share one rotated key" if rotates else ""
+        return f"{load_method(self.plan.method).STATEMENT}{rest}"
 
     @property
     def share(self) -> float:
@@ -111,7 +117,6 @@ def forecast_stages(
         original=network,
         network=network,
         config=config,
-        statement=load_method(plan.method).STATEMENT,
         forecast=found,
         stages=(_measure("as it is", Comparison(network, texts.held_out), network, 0.0),),
         layers=(),
@@ -185,7 +190,6 @@ def run_stages(
         original=network,
         network=last,
         config=config,
-        statement=method.STATEMENT,
         forecast=found,
         stages=tuple(stages),
         layers=made.layers,

@@ -3,8 +3,8 @@
 Independent of the tasks. Needs the extra ``eval``.
 """
 
+import itertools
 import logging
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -24,6 +24,7 @@ from qkvary.inference.decoding import stream
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from qkvary.text.progress_line import Progress, ignore
 
 _REMEMBERED = 64
 """Number of texts whose tokens are cached: all choices of a question share a prompt."""
@@ -69,7 +70,9 @@ class NetworkLM(HFLM):
     def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
         """Continue prompts one by one; a prompt that is too long is truncated on the left."""
         answers: list[str] = []
+        bar = cast("Any", huggingface).tqdm(total=len(requests))
         for request in requests:
+            bar.update()
             context, options = request.args
             until = options.get("until") or []
             stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
@@ -139,13 +142,16 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
 
 
 @contextmanager
-def be_quiet() -> Generator[None]:
-    """Restrict lm-eval to logging errors, and to progress bars on a terminal."""
+def be_quiet(on_progress: Progress = ignore) -> Generator[None]:
+    """Restrict lm-eval to logging errors, and show its progress through ``on_progress``."""
     logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
     before, bar = logger.level, modules[0].tqdm
 
     def show(*given: Any, **options: Any) -> Any:
-        return bar(*given, **options | ({} if sys.stderr.isatty() else {"disable": True}))
+        made, done = bar(*given, **options | {"disable": True}), itertools.count(1)
+        if total := options.get("total"):
+            made.update = lambda _number=1: on_progress(next(done), total)
+        return made
 
     logger.setLevel(logging.ERROR)
     for module in modules:

@@ -184,7 +184,7 @@ def measure_tasks(
             "expected a tokenizer that encodes any text, got one for only "
             f"{tokenizer.vocabulary} characters; tasks need a byte-level or BPE tokenizer"
         )
-    with be_quiet():
+    with show_progress("answering", "requests") as answering, be_quiet(answering):
         lm = cast("Any", NetworkLM)(loaded.network, tokenizer, batch_size=batch_size)
         found = asked.load()
         tasks = found["tasks"]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from qkvary.arch.canonical import canonical_json, from_dict
+from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
     TEMPORARY_PREFIX,
@@ -111,6 +112,15 @@ class Store:
         if record.run_key != key:
             raise DamagedError(f"{directory} holds the record of another run, {record.run_key}")
         return record
+
+    def describe(self, key: str) -> str | None:
+        """Return the task and the variant of a run that has begun, or None if they are unknown."""
+        try:
+            stored = decode((self.directory(key) / CONFIG_NAME).read_bytes())
+            run = from_dict(RunConfig, cast("dict[str, Any]", stored)["run"])
+            return f"{run.task.name} {format_label(run.network.variant)}"
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     def log_events(self, key: str) -> list[dict[str, Any]]:
         """Return the logged events of a run so far, in order."""

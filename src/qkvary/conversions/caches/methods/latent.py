@@ -11,10 +11,7 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "keys and values of all heads are computed from one latent, which is stored with one rotated "
-    "key"
-)
+STATEMENT = "keys and values of all heads are computed from one latent"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
@@ -22,7 +19,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):
-        raise refuse_budget("latent", numbers, (rotary + 1, count_numbers(layer) - 1), layer)
+        raise refuse_budget("latent", numbers, range(rotary + 1, count_numbers(layer)), layer)
     return share_tensor(layer, layer.size_per_head, rotary=rotary, latent=latent)
 
 

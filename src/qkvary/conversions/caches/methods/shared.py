@@ -13,9 +13,7 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "key and value of each KV head are one tensor (K=V), and all heads share one rotated key"
-)
+STATEMENT = "key and value of each KV head are one tensor (K=V)"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
@@ -23,7 +21,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
-        raise refuse_budget("shared", numbers, (rotary + heads, count_numbers(layer) - 1), layer)
+        raise refuse_budget("shared", numbers, range(rotary + heads, count_numbers(layer)), layer)
     return share_tensor(layer, head_dim, rotary=rotary)
 
 
