@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from qkvary.text.names import brief, listed
+from qkvary.text.names import brief, listed, near_names
 
 T = TypeVar("T")
-
-from qkvary.text.names import near_names
 
 LARGEST_SIZE = 2**40
 """Maximum size; more is a mistake in a configuration."""
