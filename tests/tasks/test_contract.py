@@ -17,11 +17,12 @@ import qkvary as qk
 from qkvary.arch.canonical import stored
 from qkvary.arch.networks import Network
 from qkvary.nn.fused_loss import IGNORE_INDEX
-from qkvary.studies.study import Setting, Study
+from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config_parts import TaskConfig, check_task
 from qkvary.tasks.contract import ALL_ROWS, Batch, ClassificationTask, Split
 from qkvary.training.loop import train
+from tests.studies.toy_study import toy_study
 from tests.training.toy import LENGTH, SYMBOLS, ToyModel, ToyTask, toy_network, toy_run
 
 
@@ -69,17 +70,10 @@ class Solver(nn.Linear):
         return 30.0 * nn.functional.one_hot(bits.cumsum(-1) % 2, 2).double()
 
 
-def make_study(task: TaskConfig) -> Study:
-    run = toy_run()
-    setting = Setting(name="parity", task=task, network=run.network, training=run.training)
-    return Study(
-        name="parity",
-        question="Does it hurt?",
-        description="Bits.",
-        settings=(setting,),
-        variants=("QKV",),
-        seeds=(0,),
-    )
+def make_study(**changes: Any) -> Study:
+    study = toy_study((0,), steps=2)
+    setting = dataclasses.replace(study.settings[0], **changes)
+    return dataclasses.replace(study, settings=(setting,), variants=("QKV",))
 
 
 def test_positions_without_a_target_do_not_count_in_the_scores() -> None:
@@ -117,7 +111,7 @@ def changed(**members: Any) -> TaskConfig:
 )
 def test_a_study_refuses_a_task_that_lacks_a_member(task: TaskConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_study(task).runs()
+        make_study(task=task).runs()
 
 
 def test_the_stored_kind_is_that_of_the_finished_class() -> None:
@@ -183,22 +177,18 @@ def test_initial_values_of_torch_follow_from_the_seed_of_the_run(tmp_path: Path)
 MAIN = """
 import dataclasses
 import qkvary as qk
-from qkvary.arch.canonical import stored
-from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.nn.own import own
+from qkvary.nn.terms import ScoreTerm
 from tests.studies.toy_study import toy_study
 
-@stored("MainTask")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MainTask(SequenceTaskConfig):
-    module = "qkvary.tasks.digit_sequences"
+@own("same", "nothing changes")
+class Same(ScoreTerm):
+    def forward(self, scores):
+        return scores
 
-STUDY = toy_study((0,), steps=2)
-setting = STUDY.settings[0]
-task = MainTask(**{one.name: getattr(setting.task, one.name)
-                   for one in dataclasses.fields(setting.task)})
-STUDY = dataclasses.replace(STUDY, settings=(dataclasses.replace(setting, task=task),))
+STUDY = dataclasses.replace(toy_study((0,), steps=2), variants=("QKV", "QKV@own-same"))
 if GUARD:
-    print(qk.study(STUDY, out="runs", workers=1, variants="QKV").exit_code)
+    print(qk.study(STUDY, out="runs", workers=1).value.counts.done)
 """
 
 
@@ -214,16 +204,14 @@ def test_a_script_runs_its_own_study(
     if guard == "True":
         assert 'expected `if __name__ == "__main__":` before the call of qk.study' in ended.stderr
     else:
-        assert (ended.stdout, ended.stderr) == ("0\n", "")
+        assert (ended.stdout, ended.stderr) == ("2\n", "")
 
 
 def test_a_study_says_why_its_runs_failed(tmp_path: Path) -> None:
-    network = dataclasses.replace(toy_network(), max_tokens=LENGTH - 1)
-    study = make_study(toy_run().task)
-    setting = dataclasses.replace(study.settings[0], network=network)
-    ended = qk.study(dataclasses.replace(study, settings=(setting,)), out=tmp_path, workers=1)
+    network = dataclasses.replace(make_study().settings[0].network, max_tokens=2)
+    ended = qk.study(make_study(network=network), out=tmp_path, workers=1)
     made, reason, more = ended.closing
     assert made.endswith("; 1 failed")
-    assert reason == ("1 run: expected a network with max_tokens of at least 5 for task sub, got 4")
-    assert more == f"qkvary status --problems --out {tmp_path} lists these runs"
+    assert reason.startswith("1 run: expected a network with max_tokens of at least 3")
+    assert more.startswith("qkvary status --problems")
     assert ended.exit_code == 1
