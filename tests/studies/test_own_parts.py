@@ -233,6 +233,6 @@ def test_a_network_with_an_own_part_is_not_exported_or_converted(tmp_path: Path)
     )
     for to in ("transformers", "hf", "gguf"):
         with pytest.raises(UsageError, match=r"gated .*of your own|of your own.*gated"):
-            qk.export((model, None), tmp_path / "out", to=to)
+            qk.export((model, None), tmp_path / "out.gguf", to=to)
     with pytest.raises(UsageError, match=r"it has gated .*a part of your own"):
         check_layers(model.config)
