@@ -314,7 +314,7 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
 
 def test_a_column_of_one_setting_names_the_settings_of_another() -> None:
     claims = {one.name: one for one in load_document("three-projections").claims}
-    error = "an assumed standard error of 0.0004 over settings: "
+    error = "an assumed 0.0008, two standard errors over settings: "
     for name, said in (
         ("63", error),
         ("66", "an assumed spread of 0.016 between settings of CIFAR-100: "),
@@ -334,19 +334,19 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     # 5.15 against 5.19 reaches 0, and so decides nothing.
     assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
     assert "(with rounding and an assumed spread of 0.03 between runs: " in finding.figure
-    # Deviations between 24 configurations that are printed give a standard error instead.
+    # Deviations between 24 configurations that are printed give two standard errors instead.
     cifar, other = (
         ByFigure(table="key-value-table-3", row=row, column="cifar100") for row in ("KV+Pos", "QKV")
     )
     judge = ByComparison(first=cifar, second=other, claimed=ClaimedRange(above=0))
     (finding,) = judge_claim(claim([judge])).findings
     assert finding.verdict == "not distinguished"
-    error = 0.02 / math.sqrt(24)
+    error = 2 * 0.02 / math.sqrt(24)
     assert (finding.low, finding.high) == (
         pytest.approx(0.003 - 0.001 - error),
         pytest.approx(0.003 + 0.001 + error),
     )
-    assert "(with rounding and a standard error of 0.004 over 24 settings: " in finding.figure
+    assert "(with rounding and 0.008, two standard errors over 24 settings: " in finding.figure
     for table, column in SPREADS:
         assert any(one.column == column for one in load_published(table).figures), table
 

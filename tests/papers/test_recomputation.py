@@ -65,7 +65,7 @@ def test_counts_are_of_all_figures() -> None:
         assert sum(counts.values()) == len(load_published(name).figures) == len(recompute(name))
         totals.update(counts)
     assert set(totals) == set(VERDICTS)
-    recomputed = {"equal": 321, "rounding": 34, "other convention": 45, "wrong": 25}
+    recomputed = {"equal": 320, "rounding": 34, "other convention": 46, "wrong": 25}
     assert totals == {**recomputed, "measured": 267, "stated": 56}
 
 

@@ -112,7 +112,9 @@ def _weigh(judge: Judge, finding: Finding, pairs: Sequence[tuple[Judge, Finding]
             and found.verdict != "does not hold"
             and max(found.parameters or (0,)) > max(finding.parameters or (math.inf,))
         ):
-            figure = f"{finding.figure}; larger networks ({other.study}) do not show it"
+            is_open = found.verdict == "not distinguished"
+            says = "leave it undecided" if is_open else "do not show it"
+            figure = f"{finding.figure}; larger networks ({other.study}) {says}"
             return replace(finding, verdict="not distinguished", condition="", figure=figure)
     return finding
 

@@ -38,16 +38,16 @@ SPREADS: Mapping[tuple[str, str], float] = {
     ("poster-300m", "perplexity"): 0.03,
     ("query-identity-table-2", "validation_loss"): 0.006,
     ("poster-downstream", "accuracy"): 0.5,
-    ("key-value-table-2", "average"): 0.04,
-    ("key-value-table-3", "average"): 0.002,
-    ("three-projections-table-2", "average"): 0.04,
-    ("three-projections-table-3", "average"): 0.002,
-    ("three-projections-table-3", "mnist"): 0.0004,
-    ("three-projections-table-3", "fashion_mnist"): 0.0012,
-    ("three-projections-table-3", "cifar10"): 0.006,
-    ("three-projections-table-3", "cifar100"): 0.005,
+    ("key-value-table-2", "average"): 0.08,
+    ("key-value-table-3", "average"): 0.004,
+    ("three-projections-table-2", "average"): 0.08,
+    ("three-projections-table-3", "average"): 0.004,
+    ("three-projections-table-3", "mnist"): 0.0008,
+    ("three-projections-table-3", "fashion_mnist"): 0.0024,
+    ("three-projections-table-3", "cifar10"): 0.012,
+    ("three-projections-table-3", "cifar100"): 0.010,
     ("three-projections-table-3", "tiny_imagenet"): 0.016,
-    ("three-projections-table-3", "anomaly"): 0.006,
+    ("three-projections-table-3", "anomaly"): 0.012,
     ("key-value-notebook-characters", "validation"): 0.018,
     ("key-value-notebook-characters-1000", "early"): 0.012,
     ("key-value-notebook-numbers", "loss_mean"): 0.12,
@@ -60,6 +60,8 @@ SPREADS: Mapping[tuple[str, str], float] = {
 }
 """By table and column, the assumed difference between two published numbers that chance may cause.
 It is used if the table prints no standard deviations. Decision 0030 gives the source of each."""
+STANDARD_ERRORS = 2
+"""A difference of means over settings counts as chance up to this number of standard errors."""
 CONFIGURATIONS: Mapping[str, int] = {
     **dict.fromkeys(("mnist", "fashion_mnist"), 48),
     **dict.fromkeys(("cifar10", "cifar100"), 24),
@@ -245,7 +247,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
         least, most = printed_interval(second)
         value = value - (second.value or 0.0)
         # Standard deviations stand next to the figures; otherwise the column has a common one.
-        error = _standard_error(first.figure, second)
+        error = STANDARD_ERRORS * _standard_error(first.figure, second)
         spread = error or spread
         low, high = low - most - spread, high - least + spread
         pair = f"{judge.first.row} against {judge.second.row}"
@@ -283,11 +285,12 @@ def _standard_error(first: PublishedFigure, second: PublishedFigure) -> float:
 def _chance(judge: ByFigure, spread: float, error: float) -> str:
     """Return in words what widens the interval of a comparison of published numbers."""
     if error:
-        return f"a standard error of {spread:.1g} over {CONFIGURATIONS[judge.column]} settings"
+        settings = CONFIGURATIONS[judge.column]
+        return f"{spread:.1g}, two standard errors over {settings} settings"
     if (judge.table, judge.column) == ONE_SETTING:
         return f"an assumed spread of {spread:.2g} between settings of CIFAR-100"
     if judge.table in OVER_SETTINGS:
-        return f"an assumed standard error of {spread:.2g} over settings"
+        return f"an assumed {spread:.2g}, two standard errors over settings"
     return f"an assumed spread of {spread:.2g} between runs"
 
 

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_ENTRIES, check_regular_file, read_start
+from qkvary.storage.untrusted_files import (
+    MAX_ENTRIES,
+    MAX_SIDE_FILE_BYTES,
+    check_regular_file,
+    read_start,
+)
 
 MAGIC = b"GGUF"
 VERSION = 3
@@ -174,10 +179,19 @@ def list_files(path: Path) -> list[Path]:
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
-    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+    if _has_network(path):
         return []
     found = sorted(path.glob("*.gguf")) if path.is_dir() else []
     return list(dict.fromkeys(list_parts(one)[0] for one in found))
+
+
+def _has_network(path: Path) -> bool:
+    """Return whether a folder has a network's configuration and its safetensors."""
+    config, names = path / "config.json", ("model.safetensors", "model.safetensors.index.json")
+    if not (config.is_file() and any((path / name).is_file() for name in names)):
+        return False
+    content = read_start(config, MAX_SIDE_FILE_BYTES)
+    return b'"model_type"' in content or b'"chars"' in content
 
 
 def list_parts(path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.families.sizes import published_configs
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
@@ -72,6 +73,21 @@ def _parameters(figure: PublishedFigure) -> Derivation:
 
 def _cache(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
+    if label == "GQA-4":
+        return Derivation(
+            value=_largest_group(),
+            formula="query heads / KV heads",
+            convention=(
+                "the largest number of query heads per KV head in the published networks that "
+                "this package knows, Llama 3.1 405B"
+            ),
+            others=(
+                Alternative(
+                    value=_cache_ratio(label, _HEADS),
+                    convention="four query heads per KV head, as in Llama 3 8B and Mistral 7B",
+                ),
+            ),
+        )
     return Derivation(
         value=_cache_ratio(label, _HEADS),
         formula="KV heads of QKV / KV heads",
@@ -87,6 +103,17 @@ def _cache(figure: PublishedFigure) -> Derivation:
         else "If only the layer input is cached, the cache is half as large: A (X Wv) = (A X) Wv."
         if label == "Q-I-V"
         else "",
+    )
+
+
+def _largest_group() -> float:
+    """Return the largest number of query heads per KV head in published networks with GQA."""
+    configs = [one.config for one in published_configs().values()]
+    heads = [(one.get("num_attention_heads"), one.get("num_key_value_heads")) for one in configs]
+    return max(
+        query / kept
+        for query, kept in heads
+        if isinstance(query, int) and isinstance(kept, int) and kept > 1
     )
 
 
