@@ -191,11 +191,6 @@ ESCAPES = (
 )
 
 
-def listed(folder: Path, name: str, old: str) -> None:
-    """Let the manifest call a file otherwise."""
-    forge(folder, lambda files: {name if key == old else key: one for key, one in files.items()})
-
-
 def opened_outside(events: list[tuple[str, Any]], folder: Path) -> list[str]:
     paths = [
         os.fspath(path)
@@ -211,7 +206,8 @@ def test_no_name_in_a_manifest_leads_out_of_its_folder(name: str, tmp_path: Path
     (tmp_path / "secret").write_bytes(b"secret")
     folder = tmp_path / "model"
     save_model(folder, make_model(), CHARACTERS)
-    listed(folder, name, "model.safetensors")
+    old = "model.safetensors"
+    forge(folder, lambda files: {name if key == old else key: one for key, one in files.items()})
     with watched() as events, pytest.raises(UnsafeError):
         load_checkpoint(folder)
     assert opened_outside(events, folder) == []
