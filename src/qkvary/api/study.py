@@ -1,10 +1,12 @@
 """Run a study: train unfinished runs, print the answer, write the report."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import PART, SILENT, AnyStudy, Part, Terminal, choose_study
@@ -157,7 +159,8 @@ def _say_outcome(runs: RunSummary, out: Path) -> tuple[str, ...]:
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
     common = Counter(runs.reasons).most_common(MOST_REASONS)
     reasons = [f"{count(number, 'run')}: {reason}" for reason, number in common]
-    reasons += [f"qkvary status --problems --out {out} lists these runs"] * bool(reasons)
+    where = f" --out {quote(os.fspath(out))}" if out != RUNS else ""
+    reasons += [f"qkvary status --problems{where} lists these runs"] * bool(reasons)
     return "; ".join([made, *troubled]), *reasons
 
 

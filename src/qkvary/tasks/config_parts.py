@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self, cast
@@ -12,7 +11,6 @@ from qkvary.arch.networks import Network
 from qkvary.arch.parts import check_choices, check_sizes, returned
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
-from qkvary.text.names import brief
 
 
 class Scale(NamedTuple):
@@ -198,11 +196,6 @@ def check_task(task: TaskConfig, network: Network) -> None:
     """
     for name, kind in (("metric", str), ("higher_is_better", bool), ("data_fingerprint", str)):
         returned(task, name, getattr(task, name, None), kind)
-    if not re.fullmatch(r"[0-9a-f]{64}", task.data_fingerprint):
-        raise ValueError(
-            f"expected a sha256 of 64 hexadecimal digits from {type(task).__name__}."
-            f"data_fingerprint, got {brief(task.data_fingerprint)}"
-        )
     returned(task, "count_tokens", task.count_tokens(network), int)
     canonical_json(task)
 

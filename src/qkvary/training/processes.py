@@ -48,7 +48,7 @@ class RankInfo:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "RankInfo":
         """Read the environment variables of torchrun; without them there is one process."""
-        if "WORLD_SIZE" not in environment:
+        if environment.get("WORLD_SIZE", "1") == "1":
             return cls(rank=0, size=1, local_rank=0)
         try:
             size = int(environment["WORLD_SIZE"])
