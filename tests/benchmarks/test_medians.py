@@ -1,6 +1,6 @@
 import math
 
-from timing.medians import LEVEL, Median, median_ratio, median_with_interval
+from timing.medians import LEVEL, Median, median_with_interval
 
 
 def coverage(count: int, cut: int) -> float:
@@ -21,8 +21,3 @@ def test_interval_is_the_narrowest_with_its_level() -> None:
         assert found.high == count - 1 - cut
         assert cut == 0 if count < 6 else coverage(count, cut) >= LEVEL
         assert count < 6 or coverage(count, cut + 1) < LEVEL
-
-
-def test_ratios_are_taken_within_rounds() -> None:
-    """A round in which both are slower says the same of them."""
-    assert median_ratio([1.0, 10.0, 2.0], [3.0, 30.0, 6.0]) == Median(3.0, 3.0, 3.0)

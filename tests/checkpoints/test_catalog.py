@@ -44,15 +44,6 @@ def test_every_format_is_recognised_as_itself_only_and_loads(tmp_path: Path) -> 
         assert found.load(tmp_path / folder).network.config.vocabulary
 
 
-def test_a_file_of_a_checkpoint_stands_for_its_folder(tmp_path: Path) -> None:
-    llama2c.write_stand_in(tmp_path / "llama")
-    char_gpt.write_stand_in(tmp_path / "characters")
-    for file in ("llama/model.bin", "characters/model.safetensors"):
-        one, two = load_checkpoint(tmp_path / file), load_checkpoint((tmp_path / file).parent)
-        assert one.network.config == two.network.config
-        assert one.tokenizer is not None
-
-
 EXTRA = {
     # Its suffix is that of llama2.c, and its beginning that of a zip file, as of any pickle.
     "training_args.bin": b"PK\x03\x04" + bytes(60),
@@ -117,6 +108,7 @@ def test_a_checkpoint_costs_what_is_loaded(name: str, tmp_path: Path) -> None:
     network = load_checkpoint(file.parent).network
     is_file = file.suffix in (".gguf", ".bin")
     for path in (file.parent, file) if is_file else (file.parent,):
+        assert load_checkpoint(path).network.config == network.config
         found = find_reference(path)
         weights = sum(one.numel() for one in network.parameters())
         assert model_parameters(found).total == weights

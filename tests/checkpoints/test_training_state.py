@@ -1,4 +1,4 @@
-"""A damaged newest checkpoint is reported, and the one before is used."""
+"""A training state is digested whole, and replaced only by one that is verified."""
 
 import shutil
 from collections.abc import Iterable
@@ -15,9 +15,7 @@ from qkvary.checkpoints.training_state import (
 from qkvary.storage import manifest
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import stored_steps
 from tests.checkpoints.loaded_states import KEY, load_training_state
-from tests.storage.damage import damaged_copies, trials
 
 
 def state(step: int) -> TrainingState:
@@ -35,11 +33,6 @@ def digest(found: TrainingState) -> str:
     return state_sha256(found.weights, found.optimizer)
 
 
-def load(folder: Path, reported: list[str] | None = None) -> TrainingState | None:
-    said = [] if reported is None else reported
-    return load_training_state(folder, said.append)
-
-
 def test_a_digest_covers_every_name_type_shape_and_number() -> None:
     one = torch.arange(6.0)
     states = [
@@ -52,22 +45,6 @@ def test_a_digest_covers_every_name_type_shape_and_number() -> None:
         ({"a": one}, {"b": one + 1}),
     ]
     assert len({state_sha256(*state) for state in states}) == len(states)
-
-
-@pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_states_are_kept_and_loadable(tmp_path: Path, keep: int) -> None:
-    for step in range(1, 8):
-        save_training_state(tmp_path, state(step), keep=keep)
-    assert stored_steps(tmp_path) == tuple(range(7, 7 - keep, -1))
-    for step in stored_steps(tmp_path)[:-1]:
-        (tmp_path / f"step-{step:012d}" / "weights.safetensors").write_bytes(b"short")
-    reported: list[str] = []
-    found = load(tmp_path, reported)
-    assert found
-    assert found.step == 8 - keep
-    assert digest(found) == digest(state(8 - keep))
-    assert len(reported) == keep - 1
-    assert stored_steps(tmp_path) == (8 - keep,)
 
 
 def test_with_one_state_the_old_is_removed_after_the_new_is_written(
@@ -106,21 +83,6 @@ def test_a_failed_verification_removes_nothing(
     monkeypatch.setattr(manifest, "write_new_file", flipped)
     with pytest.raises(DamagedError, match=r"safetensors was changed"):
         save_training_state(tmp_path, state(2), keep=1)
-    found = load(tmp_path)
+    found = load_training_state(tmp_path, pytest.fail)
     assert found
     assert digest(found) == digest(state(1))
-
-
-def test_no_damage_is_silent(tmp_path: Path) -> None:
-    """The newest checkpoint is damaged, and the one before is loaded."""
-    for step in (3, 5):
-        save_training_state(tmp_path / "sound", state(step))
-    folder, count = tmp_path / "damaged", trials("DAMAGES", 80)
-    newest = Path("step-000000000005")
-    for damage in damaged_copies(tmp_path / "sound", folder, count, part=newest):
-        reported: list[str] = []
-        found = load(folder, reported)
-        (said,) = reported
-        assert "step 5 is damaged" in said, damage
-        assert found is not None
-        assert digest(found) == digest(state(3)), damage

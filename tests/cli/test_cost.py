@@ -1,12 +1,6 @@
 """``qkvary cost``: the documented JSON, figures of the cost functions, on a screen of any width."""
 
-from pathlib import Path
-
 from tests.conftest import Typed
-from tests.data.test_model_configs import LLAMA, write
-
-HEADS = {"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 4}
-CHANGES = {**HEADS, "num_hidden_layers": 5, "max_position_embeddings": 4096}
 
 
 def test_gpt2_by_hand(typed: Typed) -> None:
@@ -33,13 +27,3 @@ def test_a_variant_that_does_not_fit_is_a_note(typed: Typed) -> None:
     printed, said = typed.both("cost", "300M", "--variant", "GQA-3")
     assert "  - GQA-3 does not fit lm-300m" in printed
     assert said == ""
-
-
-def test_a_file_and_its_folder_are_the_same_model(tmp_path: Path, typed: Typed) -> None:
-    config = write(tmp_path / "tiny" / "config.json", {**LLAMA, **CHANGES})
-    by_file, by_folder = typed.json("cost", config), typed.json("cost", config.parent)
-    assert by_file == by_folder
-    assert by_file["model"] == "tiny"
-    assert by_file["context"] == 4096
-    # Two tensors of 4 heads of 8 in 16 bits, in 5 layers.
-    assert by_file["rows"][0]["cache_bytes_per_token"] == 2 * 4 * 8 * 2 * 5

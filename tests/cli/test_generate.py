@@ -100,13 +100,3 @@ def test_a_kernel_that_there_is_not_is_refused_before_the_prompt_is_shown(
     printed, said = typed.both("generate", places / "own", "a", code=2)
     assert (printed, said.count("\n")) == ("", 1)
     assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'; choices: " in said
-
-
-def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(
-    places: Path, tmp_path: Path, typed: Typed
-) -> None:
-    file, data = tmp_path / "model.bin", (places / "rotary" / "model.bin").read_bytes()
-    file.write_bytes(data[:-1])
-    assert "bytes instead of the" in typed.error("generate", file, "a", code=3)
-    file.write_bytes(b"PK\x03\x04" + data)
-    assert "is a pickle" in typed.error("generate", file, "a", code=7)

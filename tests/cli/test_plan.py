@@ -1,4 +1,4 @@
-"""``qkvary plan``: the papers' scenario as typed, its JSON, and every bad input in a sentence."""
+"""``qkvary plan``: its JSON, and what is planned on request."""
 
 import re
 from typing import Any
@@ -13,8 +13,6 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand, plan_serving
 from tests.conftest import Typed
 
-SCENARIO = ("300M", "--gpu", "a100-40gb", "--users", "100", "--price", "2000", "--reserve", "0")
-
 
 def rows_of(document: dict[str, Any], *, cache: str = "bf16") -> dict[str, dict[str, Any]]:
     return {
@@ -22,26 +20,6 @@ def rows_of(document: dict[str, Any], *, cache: str = "bf16") -> dict[str, dict[
         for row in document["rows"]
         if row["cache"] == cache and row["stored"] is None
     }
-
-
-@pytest.mark.parametrize(
-    ("context", "expected"),
-    [
-        # Papers: 15 users and 7 devices against 30 and 4, for 14,000 and 8,000 a month.
-        ("32000", {"QKV": (15, 7, 14_000), "Q-K=V": (30, 4, 8_000)}),
-        # With caches of 32,768 tokens.
-        ("32k", {"QKV": (14, 8, 16_000), "Q-K=V": (29, 4, 8_000), "MQA": (235, 1, 2_000)}),
-    ],
-)
-def test_the_papers_scenario_as_it_is_typed(
-    context: str, expected: dict[str, tuple[int, int, int]], typed: Typed
-) -> None:
-    document = typed.json("plan", *SCENARIO, "--context", context)
-    rows = rows_of(document)
-    names = ("users_per_device", "devices", "price_per_month")
-    found = {label: tuple(rows[label][name] for name in names) for label in expected}
-    assert found == expected
-    assert document["context"] == {"32000": 32_000, "32k": 32_768}[context]
 
 
 def test_json_says_what_was_asked_and_answers_it(typed: Typed) -> None:

@@ -40,13 +40,6 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     typed(*words, "--tokens", "3")
 
 
-def test_what_is_done_is_not_done_again(places: Path, typed: Typed) -> None:
-    typed(*command(places))
-    shown, said = typed.both(*command(places))
-    assert "step" not in said
-    assert "QKV@rotary" in shown
-
-
 def test_a_plan_trains_nothing(places: Path, typed: Typed) -> None:
     (run,) = typed.json(*command(places, "--dry-run", "--variant", "MQA"))["runs"]
     assert (run["variant"], run["state"], run["tokens"]) == ("MQA@rotary", "open", 12 * 4 * 16)

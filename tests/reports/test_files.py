@@ -1,11 +1,9 @@
-import sys
 from pathlib import Path
 
 import pytest
 
 from qkvary.reports.files import check_target, write_report
 from qkvary.storage.errors import UsageError
-from tests import forked
 from tests.reports.subjects import SUBJECTS, plan
 
 
@@ -28,34 +26,6 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UsageError, match=r"expected a folder at .*out, got a file"):
         check_target(tmp_path / "out")
-
-
-def test_a_full_disk_keeps_the_old_page(tmp_path: Path) -> None:
-    """A page is replaced whole or not at all."""
-    page = tmp_path / "plan.html"
-    page.write_text("the old page")
-    code = (
-        "import pathlib, resource, signal, sys\n"
-        "from qkvary.storage.errors import ResourceError\n"
-        "from qkvary.reports.files import write_report\n"
-        "from tests.reports.subjects import plan\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))\n"
-        "try:\n"
-        "    write_report(plan(), pathlib.Path(sys.argv[1]), ('html',))\n"
-        "except ResourceError as error:\n"
-        "    print(error)\n"
-    )
-    done = forked.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        input="",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "cannot write" in done.stdout, done.stderr
-    assert page.read_text() == "the old page"
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
 
 
 def test_a_missing_converter_leaves_nothing(

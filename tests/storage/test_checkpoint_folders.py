@@ -1,21 +1,15 @@
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from qkvary.storage import manifest
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.manifest import (
     MANIFEST_NAME,
-    FileContents,
     Manifest,
-    checkpoint_directory,
     keep_newest,
     quarantine_newer,
     stored_steps,
-    write_checked,
-    write_manifest,
 )
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.test_manifest import write_version
@@ -144,23 +138,3 @@ def test_a_newer_format_is_not_passed_over(folder: Path) -> None:
     with pytest.raises(NewerFormatError):
         newest(folder)
     assert stored_steps(folder) == (13, 7)
-
-
-def fill(folder: Path, step: int) -> None:
-    with checkpoint_directory(folder, step, 22) as place:
-        contents = FileContents(size=11, blocks=[b"all ", b"of it: ", b""])
-        entries = write_checked(place, {"b.bin": contents})
-        entries |= write_checked(place, {"a.bin": FileContents(size=1, blocks=[bytes([step])])})
-        write_manifest(place, step, entries, {"note": "filled"})
-    keep_newest(folder)
-
-
-def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(path: Path, blocks: Iterable[bytes], _size: int) -> None:
-        path.write_bytes(b"".join(blocks)[:-1])
-
-    monkeypatch.setattr(manifest, "write_new_file", half)
-    with pytest.raises(DamagedError, match=r"expected 11 bytes in .*b\.bin, got 10"):
-        fill(folder, 17)
-    assert stored_steps(folder) == (13, 7)
-    assert not list(folder.glob(".tmp-*"))

@@ -3,7 +3,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from qkvary.storage.durable import (
     remove_dir,
     remove_file,
     write_new_file,
+    write_output,
 )
 from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 
@@ -105,6 +105,7 @@ def test_an_error_of_the_system_says_what_to_do(
     monkeypatch.setattr(durable.os, "write", refuse)
     for write in (
         lambda: atomic_write_file(tmp_path / "a", b"after"),
+        lambda: write_output(tmp_path / "a", b"after"),
         lambda: atomic_write_dir(tmp_path / "d", {"a": b"after"}),
         lambda: AppendFile(tmp_path / "a").append(b"after"),
     ):
@@ -219,24 +220,6 @@ def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
     atomic_write_file(tmp_path / "a", b"x")
     assert (tmp_path / "a").read_bytes() == b"x"
     assert names(tmp_path) == ["a"]
-
-
-def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from qkvary.storage.durable import *\n"
-        "path = Path(sys.argv[1])\n"
-        "while True:\n"
-        "    for data in (bytes(40000), bytes(50000)): atomic_write_file(path, data)\n"
-    )
-    path = tmp_path / "a"
-    path.write_bytes(bytes(40000))
-    seen, begun = set[int](), time.monotonic()
-    with running(script, path):
-        while time.monotonic() < begun + 20 and (
-            50000 not in seen or time.monotonic() < begun + 0.6
-        ):
-            seen.add(len(path.read_bytes()))
-    assert seen == {40000, 50000}
 
 
 def test_a_folder_that_several_fill(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkvary.checkpoints.catalog import find_reference, load_checkpoint
+from qkvary.checkpoints.catalog import find_reference
 from qkvary.checkpoints.formats.gguf import load
 from qkvary.checkpoints.gguf.export import GgufNetwork, convert_network
 from qkvary.checkpoints.gguf.files import Tensor, pack_file
@@ -21,19 +21,7 @@ TOKENIZER = CharacterTokenizer("abcdefgh,.é", has_separator=True)
 WRITTEN = convert_network(NETWORK, "f32")
 METADATA = {**WRITTEN.metadata, **convert_tokenizer(TOKENIZER, 13).metadata}
 LATENT = convert_network(build_portable(PORTABLE[0]), "f32")
-DATA = pack_file(METADATA, WRITTEN.tensors)
 PAIRS = {"tokenizer.ggml.tokens": ["ab"] * 13}
-
-
-def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(DATA)
-    for path in (tmp_path / "a.gguf", tmp_path):
-        loaded = load_checkpoint(path)
-        tokens = torch.tensor([[0, 3, 12]])
-        with torch.inference_mode():
-            assert torch.equal(loaded.network(tokens), NETWORK(tokens))
-        assert loaded.tokenizer is not None
-        assert loaded.tokenizer.describe() == TOKENIZER.describe()
 
 
 @pytest.mark.parametrize(

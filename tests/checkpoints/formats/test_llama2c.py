@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer
+from qkvary.checkpoints.formats.llama2c import load, read_tokenizer
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.checkpoints.test_sentencepiece import pack_model
@@ -127,9 +127,3 @@ def test_invalid_models_are_rejected(
         load_checkpoint(tmp_path)
     assert message in str(caught.value)
     assert str(tmp_path / "model.bin") in str(caught.value)
-
-
-def test_the_header_is_read_as_it_is_written() -> None:
-    sizes = read_header(PACKED, len(PACKED), "m")
-    assert sizes == (24, 11, 2, 6, 3, 307, 33)
-    assert sizes.tied

@@ -4,6 +4,7 @@ import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,7 @@ from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
-from tests.studies.toy_study import claim_cell, stored_record, toy_study
+from tests.studies.toy_study import stored_record, toy_study
 from tests.training.recorded_tracker import Recorded
 
 LONG = CellOptions(checkpoint_seconds=1e9)
@@ -40,27 +41,6 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
     assert end.outcome == "stopped"
     folder = Store(tmp_path).directory(cell.run_key)
     assert newest(folder / "checkpoints") == "step-000000000004"
-
-
-def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
-    """A run starts again only if all its checkpoints are damaged."""
-    study = toy_study([7], steps=160)
-    store = Store(tmp_path)
-    (cell, *_) = study.cells()
-    claim = claim_cell(store, cell)
-    kept = claim.directory / "checkpoints" / "step-000000000003"
-    kept.mkdir(parents=True)
-    claim.release()
-    tried: list[str] = []
-
-    def make(*_arguments: object, **_options: object) -> RunResult | None:
-        tried.append("once")
-        raise DamagedError("train-00000.bin was changed")
-
-    with pytest.raises(DamagedError, match=r"train-00000.bin was changed"):
-        execute_cell(store, cell, make)
-    assert tried == ["once"]
-    assert kept.is_dir()
 
 
 def test_damaged_checkpoints_are_quarantined_by_studies_only(
@@ -133,18 +113,21 @@ def test_the_page_says_that_a_log_lacks_steps(tmp_path: Path) -> None:
 
 
 def test_a_run_stays_open_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints stay too: it starts again only if all of them are damaged."""
     study = toy_study([7], steps=160)
     (cell, *_) = study.cells()
     kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
-
-    def make(*_arguments: object, **_options: object) -> RunResult | None:
-        raise ZeroDivisionError("by a person's mistake")
-
-    with pytest.raises(ZeroDivisionError):
-        execute_cell(Store(tmp_path), cell, make, options=STRICT)
-    assert kept.is_dir()
-    assert Store(tmp_path).state(cell.run_key) == "open"
+    for error, options in (
+        (DamagedError("train-00000.bin was changed"), CellOptions()),
+        (ZeroDivisionError("by a person's mistake"), STRICT),
+    ):
+        make = Mock(side_effect=error)
+        with pytest.raises(type(error)):
+            execute_cell(Store(tmp_path), cell, make, options=options)
+        make.assert_called_once()
+        assert kept.is_dir()
+        assert Store(tmp_path).state(cell.run_key) == "open"
 
     def refuse(path: Path, _data: bytes) -> None:
         raise ResourceError(f"cannot write {path}: No space left on device")

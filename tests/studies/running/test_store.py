@@ -128,20 +128,6 @@ def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(again)
 
 
-def test_a_record_appears_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    write = durable.atomic_write_file
-
-    def watched(path: Path, data: bytes) -> None:
-        assert not (path.parent / "record.json").exists()
-        written.append(path.name)
-        write(path, data)
-
-    monkeypatch.setattr("qkvary.studies.running.store.atomic_write_file", watched)
-    finish(claim(store))
-    assert written == ["config.json", "attention.safetensors", "MANIFEST.json", "record.json"]
-
-
 def test_a_crash_between_manifest_and_record_leaves_the_run_open(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
