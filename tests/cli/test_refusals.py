@@ -76,7 +76,7 @@ REFUSED = {
         "nonsense": "got 'nonsense'; named sizes: lm-10m, gpt2, ",
         "gpt-2": "did you mean",
         "gpt2 --variant Q-KK": "did you mean",
-        "gpt2 --variant Q-K=V,MQA": "got 'Q-K=V,MQA'; separate several variants by spaces",
+        "gpt2 --variant Q-K=V,MQA": "Q-K=V,MQA'; to give several variants, put spaces between them",
         "gpt2 --variant": "requires at least 1",
         "gpt2 --dtype int5": "expected one of the formats fp32, bf16",
         "gpt2 --context 0": "context: expected at least 1, got 0",

@@ -146,7 +146,10 @@ def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 
 def _resolve(kind: Any, function: Any) -> Any:
-    """Return an annotation without its marks; Any if it names a class that is not imported."""
+    """Evaluate an annotation and strip the metadata of ``Annotated``.
+
+    Return ``Any`` if the annotation names a class that is not imported.
+    """
     holder = SimpleNamespace(__annotations__={"kind": kind})
     try:
         return get_type_hints(holder, function.__globals__)["kind"]

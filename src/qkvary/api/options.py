@@ -85,7 +85,7 @@ def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
         return tuple(as_label(cast("AnyVariant | str", one)) for one in as_several(given))
     except ValueError as error:
         # A comma belongs to a label, as in q,k=v.
-        hint = "; separate several variants by spaces" if "," in str(given) else ""
+        hint = "; to give several variants, put spaces between them" if "," in str(given) else ""
         raise UsageError(f"{error}{hint}") from None
 
 

@@ -1,9 +1,10 @@
-"""The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
+"""The verbs: functions that Python (``import qkvary as qk``) and the command line both call.
 
 A verb is a function in a separate file, such as ``api/cost.py``. The parameters of the function
 are the options of the command, and the docstring of the function is the help. The first line of the
 file repeats the first line of the docstring, so that the list of commands can be printed without
-importing the file. ``@verb`` reads the arguments (``"32k"``, a label, a path) by their annotations.
+importing the file. ``@verb`` converts each argument (``"32k"``, a label, a path) as its annotation
+says.
 The function returns a ``qkvary.api.results.Result`` and prints nothing. ``qkvary.cli.app`` adds
 ``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
 

@@ -218,7 +218,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return how many of the tokens are already summarised; 0 before the first summary."""
+        """Return how many tokens had arrived when the last summary was complete; 0 if none is."""
         return tokens - tokens % self.rate
 
 

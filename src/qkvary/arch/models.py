@@ -1,6 +1,6 @@
-"""A whole model as a value, with everything that adds parameters, arithmetic or memory.
+"""Descriptions of whole models: everything that adds parameters, arithmetic or memory.
 
-Networks of this package and configurations of published models become a ``Model``.
+A ``Model`` is made from a network of this package or from the configuration of a published model.
 """
 
 import itertools

@@ -40,7 +40,7 @@ _TERMS = {
     "key_bias": "a bias that is added to the scores of every key position",
     "diagonal": "scores whose diagonal is normalised",
     "unscaled-diagonal": "scores whose diagonal is normalised",
-    "kv_norm": "a norm of the tensor that key and value share",
+    "kv_norm": "a norm of the shared key-value tensor",
     "latent": "keys and values that are made of one latent",
     "decay": "attention weights that decay with the distance",
     "qk-norm": "norms of query and key",

@@ -125,7 +125,7 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
 
             check_target(asked["out"])
         elif asked.get("formats"):
-            raise UsageError("expected --out with a folder for the files of --format, got none")
+            raise UsageError("expected --out with a folder, as --format writes files, got no --out")
         if takes_terminal:
             is_quiet = asked.pop("quiet") or asked["json_output"]
             given["terminal"] = open_terminal(is_quiet=is_quiet)

@@ -209,7 +209,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """Give a layer that reads another layer's entries the same storage as that layer."""
+    """If ``layer`` reads the entries of another layer, give it that other layer's storage."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer

@@ -110,7 +110,7 @@ def network_parameters(config: Network) -> ParameterCount:
 
 
 def model_parameters(model: Model) -> ParameterCount:
-    """Return the number of parameters of a model, by part, including an encoder's."""
+    """Return the number of parameters of a model, by part; an encoder is included."""
     parts: dict[str, list[Size]] = {
         "embedding": [_count(model.tables)],
         "positions": [_count(model.positions)],

@@ -34,7 +34,10 @@ class BytePairTokenizer:
     beginning: int | None = None
 
     def __init__(self, merges: str) -> None:
-        """Parse merges: two pieces per line, in GPT-2's letters, after an optional version line."""
+        """Parse a text with one merge per line: two pieces, separated by a space.
+
+        Each byte is written as a letter, as in GPT-2's files. The first line may be a version line.
+        """
         self._lines = [
             line
             for number, line in enumerate(merges.split("\n"))

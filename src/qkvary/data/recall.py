@@ -95,11 +95,12 @@ def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDAr
 def score_positions(length: int, pairs: int, power: float) -> float:
     """Return the best accuracy of a solver that sees the position of a query but no tokens.
 
-    The solver answers with the value of the likeliest pair at that position. Pair ``n`` gets
-    distance ``g`` if the clock of ``g`` in ``_draw_distances``, of rate ``r_g``, rings after ``n``
-    others: with probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
-    dt``. The accuracy is the largest probability at each distance, summed and divided by the number
-    of pairs, because every pair is queried once.
+    The solver answers with the value of the likeliest pair at that position. In
+    ``_draw_distances``, every distance ``g`` has a clock with a rate ``r_g``. Pair ``n``, counted
+    from 0, gets distance ``g`` if exactly ``n`` other clocks ring before the clock of ``g``. The
+    probability of this is ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
+    dt``. For each distance, the solver's pair has the largest of these probabilities. Their sum,
+    divided by the number of pairs, is the accuracy, because every pair is queried once.
     """
     rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
     # With t = exp(s), the integrand is smooth and vanishes at both ends: equal steps suffice.

@@ -51,8 +51,8 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: The attention variant or its label. If it names no positions, no norm of the
-                heads or no soft cap, the network keeps those of its configuration.
+            variant: The attention variant or its label. Positions, a norm of the heads and a soft
+                cap stay as in the configuration unless the variant names its own.
             seed: The seed of the initial values.
 
         Raises:

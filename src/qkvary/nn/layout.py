@@ -1,7 +1,7 @@
 """The layout of the tokens of one call: positions, padding, documents and visibility.
 
-A layout is computed once per call and shared by all layers. The tables of positions, sinusoids and
-rotations, are computed in float64 and then cast.
+A layout is computed once per call and shared by all layers. There are two kinds of position
+tables: sinusoids and rotations. Both are computed in float64 and then cast.
 """
 
 import functools
@@ -21,8 +21,9 @@ class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
     The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
-    come last. Which tokens see each other depends on their index in the sequence, not on their
-    positions. So a window counts tokens including padding. Score terms depend on the positions.
+    come last. Which tokens see each other depends on the order of all tokens, padding included, and
+    not on their positions. A window therefore counts padding too. Score terms depend on the
+    positions.
     """
 
     def __init__(

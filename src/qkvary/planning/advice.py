@@ -152,7 +152,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
         (
             f"Use a low-bit cache now, and measure how much quality it loses: {'; '.join(bits)}."
             if bits
-            else "A low-bit cache does not help: no format makes the cache smaller."
+            else "No low-bit format would make the cache smaller than it already is."
         ),
         f"Keep all outputs exact: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),

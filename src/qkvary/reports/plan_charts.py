@@ -20,7 +20,7 @@ FAR = 10.0
 
 
 def cache_chart(data: CacheCurves) -> svg.Drawing:
-    """Draw the cache of one user against the context.
+    """Draw the size of one user's cache against the length of the context.
 
     Both axes are logarithmic and are labelled with powers of two.
     """

@@ -1,6 +1,7 @@
-"""A report: a question, its answer and the sections that support it, as values without a layout.
+"""A report: a question, its answer and the sections that support it.
 
-Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON render it.
+A ``Report`` holds content and no layout. Other modules turn it into an HTML page, Markdown, CSV,
+figures, JSON or text in the terminal.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -66,7 +66,7 @@ def count_words(counts: Counts) -> str:
 
 
 def count_cell(counts: Counts) -> Cell:
-    """Return the counts as a cell."""
+    """Return a table cell with the counts of runs, marked as a warning unless all are done."""
     return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
 
 

@@ -110,7 +110,10 @@ def _wire(start: svg.Point, end: svg.Point, direct: bool = False) -> Markup:
 
 
 def _past(role: Role) -> Markup:
-    """Draw the path of the layer input past the projections: left, right, or straight up."""
+    """Draw the line on which the layer input bypasses the projections.
+
+    It runs on the left for a query, on the right for a value, and straight up for a key.
+    """
     n = svg.number
     x, end = _COLUMNS[role], _Y_ROLE + 13
     if role == "key":

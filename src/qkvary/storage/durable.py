@@ -118,7 +118,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Before long work starts, check that a folder is writable or can be created."""
+    """Check, ahead of a long computation, that a folder is writable or can be created."""
     refuse_files(folder)
     with explain_os_errors(folder), suppress(FileNotFoundError):
         # The name is too long.
@@ -129,7 +129,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Before long work starts, check that a file can be written; its folders may be missing."""
+    """Check, ahead of a long computation, that a file can be written.
+
+    The folders on its path need not exist yet.
+    """
     if path.is_dir():
         raise TargetError(f"expected a file at {path}, got a folder")
     if path.is_file() or not path.exists():

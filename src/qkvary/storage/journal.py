@@ -42,7 +42,7 @@ def from_line(line: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalContents:
-    """The readable contents of a journal."""
+    """The contents of a journal, as far as its lines are valid."""
 
     events: tuple[dict[str, Any], ...]
     """The events of all valid lines, in order."""

@@ -195,7 +195,10 @@ def _has_begun(store: Store, training: NotedTraining) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunRun:
-    """A stored run that equals a requested run, except perhaps in its execution settings."""
+    """A stored run that equals a requested run, except perhaps in its execution settings.
+
+    Begun means that the run has a checkpoint, is being trained or is done.
+    """
 
     cell: Cell
     """The requested run."""

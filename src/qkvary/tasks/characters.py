@@ -90,7 +90,10 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         return {"loss": loss, "bits_per_character": loss / math.log(2)}
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
-        """Yield random windows if validation is sampled, else all windows."""
+        """Yield all windows of the held-out text, or random ones for sampled validation.
+
+        Validation is sampled if the task's ``evaluation`` is ``"sampled"``.
+        """
         sampled = split == "validation" and self.config.evaluation == "sampled"
         return self._samples() if sampled else self._whole()
 

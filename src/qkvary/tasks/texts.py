@@ -34,8 +34,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     """Predict the label of a text from a window of its bytes.
 
     Loss: mean cross entropy. Metric: accuracy. In training all labels are equally likely, and so
-    are all windows of a label's texts. The same number of windows of each label is scored, spread
-    evenly.
+    are all windows of a label's texts. Every label is scored on the same number of windows, which
+    are chosen at regular intervals from the label's texts.
     """
 
     def __init__(self, config: TextTaskConfig) -> None:
@@ -82,7 +82,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return validation windows, spread over the labels, with the network's answers."""
+        """Return the network's answers to validation windows, evenly chosen from all labels."""
         windows, labels = self._scored_windows("validation")
         chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
         batch = _make_batch([windows[one] for one in chosen], labels[chosen])

@@ -177,10 +177,10 @@ class Gradients:
         """The rows of each micro-batch of this process."""
 
     def accumulate(self, step: int, between: Callable[[float], None] = ignore) -> float:
-        """Accumulate the gradient of a step in the parameters and return the loss.
+        """Compute the loss of a step, and accumulate its gradient in the parameters' ``grad``.
 
-        ``between`` is called between micro-batches, with the share of them done so far; if it
-        raises an error, the step is abandoned.
+        Return the loss. After each micro-batch but the last, ``between`` is called with the share
+        of micro-batches done so far. If it raises an error, the step is abandoned.
         """
         distribution = self.distribution
         seed = step_seed(self.run.seed, step, distribution.rank)

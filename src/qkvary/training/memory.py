@@ -1,4 +1,4 @@
-"""Checks of memory, reuse of freed memory, and the error when memory runs out."""
+"""Checks that a run fits in memory, reuses freed memory, and reports when memory runs out."""
 
 import ctypes
 import platform

@@ -88,7 +88,7 @@ def failure_of(label: str) -> str | None:
     """Why a variant cannot be expressed: the first reason that holds."""
     variant = parse_variant(label)
     reasons = {
-        "a norm of the tensor that key and value share": variant.kv_norm,
+        "a norm of the shared key-value tensor": variant.kv_norm,
         "keys and values that are made of one latent": variant.latent is not None,
         "norms of query and key": variant.head_norm != "none",
         "decoupled positions; choices: none, rotary": variant.decoupled is not None,

@@ -227,7 +227,7 @@ def _build_layer(
     norms: int = 2,
     **attention: Any,
 ) -> Layer:
-    """Return a block with LayerNorm; ``attention`` has more arguments of ``Heads.attend``."""
+    """Return a block with LayerNorm; ``attention`` is passed on to ``Heads.attend``."""
     has_bias = bias and attention_bias
     config = heads.attend(bias=has_bias, out_bias=has_bias, **attention)
     return Layer(

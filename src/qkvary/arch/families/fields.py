@@ -51,7 +51,7 @@ class Fields:
         return self._whole(names, least=1)
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return a whole number of at least 0; an absent field has the default."""
+        """Return a whole number of at least 0, or ``default`` if the field is absent."""
         found = self._whole(names, least=0)
         return default if found is None else found
 

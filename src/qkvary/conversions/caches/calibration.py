@@ -1,4 +1,7 @@
-"""The texts of a conversion, cut into windows of tokens: some for fitting, others held out."""
+"""Reads the texts that a conversion needs and cuts them into windows of tokens.
+
+Some windows are used for fitting; others are held out.
+"""
 
 import random
 from collections.abc import Sequence

@@ -70,7 +70,10 @@ def forecast(
     probed: int = PROBED,
     on_progress: Progress = ignore,
 ) -> Forecast:
-    """Forecast the divergence of a conversion; only ``probed`` layers are measured."""
+    """Forecast the divergence of a conversion by measuring some of the changed layers.
+
+    At most ``probed`` layers are measured.
+    """
     begun = time.process_time()
     states = embed_windows(network, tokens)
     layout = Layout(new_tokens=tokens.shape[1], device=states[0].device)

@@ -143,7 +143,7 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
 
 @contextmanager
 def be_quiet(on_progress: Progress = ignore) -> Generator[None]:
-    """Restrict lm-eval to logging errors, and show its progress through ``on_progress``."""
+    """Let lm-eval log nothing but errors, and show its progress through ``on_progress``."""
     logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
     before, bar = logger.level, modules[0].tqdm
 

@@ -132,7 +132,7 @@ def summarise(
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:
-        raise ValueError("expected a text with a token to predict, got none")
+        raise ValueError("expected a text with at least one token to predict, got no such token")
     marks = scored & text.marks[text.tokens]
     spans = text.spans(joined=protocol.joined)
     sizes = spans[:, 1] - spans[:, 0]

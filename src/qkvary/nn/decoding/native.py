@@ -107,7 +107,10 @@ class Projected(ctypes.Structure):
 
 
 class Sums(ctypes.Structure):
-    """The state of linear attention, before a token and after it."""
+    """The running sums that are the state of linear attention.
+
+    The structure has one copy from before a token, and one from after it (``_after``).
+    """
 
     _fields_ = (
         *zip(("values", "keys", "values_after", "keys_after", "decay"), repeat(_pointer)),

@@ -205,7 +205,10 @@ def _specify(
 
 
 def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
-    """Return the scores of a guess and of a perfect network, averaged as the table's rows are."""
+    """Return the scores of random guessing and of a perfect network.
+
+    Both are averages over the settings, computed like the averages in the table's rows.
+    """
     scales = {one.name: one.task.scale(one.network, metric) for one in members}
     tasks = {one.name: one.task.name for one in members}
     guess, perfect = (

@@ -12,8 +12,8 @@ _GRID = (
     "are windows of 16, 32, 64 and 128 words, learning rates 1e-3 and 1e-4, width 64, 4 layers, 8 "
     "heads, 15 epochs of a one-cycle schedule, and five runs. The text and the code of paper 2 "
     "(Key-Value Transformer) agree on these settings. Where the text leaves a choice open, this "
-    "study follows the code: every word of a window is a target, while in the text's example only "
-    "the word after the window is a target. The published runs did not set a seed. "
+    "study follows the code. In the code, every word of a window is a target. In the text's "
+    "example, only the word after the window is a target. The published runs did not set a seed. "
 )
 
 STUDY = Study(

@@ -1,4 +1,4 @@
-"""Trains translation of Multi30k as in the text of paper 2."""
+"""Trains networks to translate Multi30k as the text of paper 2 describes."""
 
 from dataclasses import replace
 

@@ -9,7 +9,10 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 CONTEXT, CHARACTERS, STEPS = 32, 65, 600
 _LIMITS = (
     "The learning rate was tested only with QKV, in one run with another seed.",
-    "A two-layer network on characters shows the direction of an effect, not its size in BERT.",
+    (
+        "A two-layer network on characters shows the direction of an effect. It does not show how "
+        "large the effect is in BERT."
+    ),
 )
 
 STUDY = Study(

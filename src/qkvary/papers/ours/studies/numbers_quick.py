@@ -10,9 +10,10 @@ STUDY = Study(
     name="numbers-quick",
     question="What does sharing cost when a network learns to count in words?",
     description=(
-        "The study has the two settings of paper 2's number experiment (Key-Value Transformer) "
-        "in which networks learn: windows of 16 and 32 words at the higher learning rate, for 735 "
-        "and 360 steps. All numbers from 1 to 9,999 are used, and every tenth window is test data. "
+        "In the number experiment of paper 2 (Key-Value Transformer), networks learn in two of the "
+        "settings, and the study uses these two. They have windows of 16 and 32 words and the "
+        "higher learning rate, and train for 735 and 360 steps. "
+        "All numbers from 1 to 9,999 are used, and every tenth window is test data. "
         "The study adds Q-K=V, which halves the cache, to the published variants."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),

@@ -46,10 +46,10 @@ STUDY = Study(
         "The networks, text and training are those of lm-small. The study compares two forms of "
         "Q-K=V. One form has rotary positions and rotates the output back; other engines cannot "
         "run it. The portable form has unrotated keys and decoupled positions of 8, 16 or 32 "
-        "channels, each with and without a norm of the tensor that key and value share. The "
-        "study also compares latent attention (MLA, with 240 channels and 16 channels for "
-        "positions) and GQA-8; both cache 256 numbers per token and layer, as the first form "
-        "does."
+        "channels, each with and without a norm of the shared key-value tensor. The study also "
+        "compares latent attention (MLA, with 240 channels and 16 channels for positions) and "
+        "GQA-8. These two and the form that rotates the output back cache 256 numbers per token "
+        "and layer."
     ),
     settings=(
         novels_setting(

@@ -1,4 +1,7 @@
-"""Compares queries with a projection, a map per head, or neither, and keys without a projection."""
+"""Compares ways to make queries: by a projection, by a map per head, or by neither.
+
+Also tests keys that are made without a projection.
+"""
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""Ray: each run is a task of a running cluster; Ray places tasks and repeats crashed ones."""
+"""Executes runs as tasks on an existing Ray cluster; Ray places them and repeats crashed ones."""
 
 import importlib
 import os
