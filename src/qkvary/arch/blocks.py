@@ -218,7 +218,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return how many tokens had arrived when the last summary was complete; 0 if none is."""
+        """Return how many tokens had arrived when a summary was last completed; 0 if none was."""
         return tokens - tokens % self.rate
 
 

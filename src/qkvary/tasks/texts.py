@@ -82,7 +82,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return the network's answers to validation windows, evenly chosen from all labels."""
+        """Return a few validation windows, evenly chosen from all labels, and the answers."""
         windows, labels = self._scored_windows("validation")
         chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
         batch = _make_batch([windows[one] for one in chosen], labels[chosen])

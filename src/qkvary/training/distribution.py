@@ -177,9 +177,9 @@ class Gradients:
         """The rows of each micro-batch of this process."""
 
     def accumulate(self, step: int, between: Callable[[float], None] = ignore) -> float:
-        """Compute the loss of a step, and accumulate its gradient in the parameters' ``grad``.
+        """Compute the loss of a training step and return it.
 
-        Return the loss. After each micro-batch but the last, ``between`` is called with the share
+        The gradient is accumulated in the ``grad`` of the parameters. After each micro-batch but the last, ``between`` is called with the share
         of micro-batches done so far. If it raises an error, the step is abandoned.
         """
         distribution = self.distribution

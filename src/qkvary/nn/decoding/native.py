@@ -109,7 +109,7 @@ class Projected(ctypes.Structure):
 class Sums(ctypes.Structure):
     """The running sums that are the state of linear attention.
 
-    The structure has one copy from before a token, and one from after it (``_after``).
+    The structure points to the sums before a token and to those after it (``_after``).
     """
 
     _fields_ = (

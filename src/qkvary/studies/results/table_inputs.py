@@ -205,7 +205,7 @@ def _specify(
 
 
 def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
-    """Return the scores of random guessing and of a perfect network.
+    """Return the score of a guess and the score of a perfect network.
 
     Both are averages over the settings, computed like the averages in the table's rows.
     """
