@@ -179,8 +179,9 @@ class Gradients:
     def accumulate(self, step: int, between: Callable[[float], None] = ignore) -> float:
         """Compute the loss of a training step and return it.
 
-        The gradient is accumulated in the ``grad`` of the parameters. After each micro-batch but the last, ``between`` is called with the share
-        of micro-batches done so far. If it raises an error, the step is abandoned.
+        The gradient is accumulated in the ``grad`` of the parameters. After each micro-batch but
+        the last, ``between`` is called with the share of micro-batches done so far. If ``between``
+        raises an error, the step is abandoned.
         """
         distribution = self.distribution
         seed = step_seed(self.run.seed, step, distribution.rank)
