@@ -60,7 +60,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     scaling = _read_form(form, section, fields)
     scaling.check(channels)
     if form == "yarn" and base <= 1:
-        raise section.refuse("rope_theta", "a rotary base above 1, as yarn scaling requires,")
+        raise section.refuse("rope_theta", "a rotary base above 1 (yarn scaling requires it)")
     return scaling
 
 

@@ -8,7 +8,7 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="numbers-quick",
-    question="What does sharing cost when a network learns to predict the next spelled-out number?",
+    question="What does sharing cost when a network learns to count, with numbers in words?",
     description=(
         "The study has the two settings of paper 2's number experiment (Key-Value Transformer) "
         "in which networks learn: windows of 16 and 32 words at the higher learning rate, for 735 "
