@@ -62,7 +62,8 @@ def test_a_text_shorter_than_a_row_is_refused_before_a_note_is_written(
     # Before the text is prepared, each byte may be a document, which adds a token.
     for words, most in ((["--dry-run"], 14), ([], 7), (["--tokenizer", "characters"], 7)):
         said = typed.error(*command(places, *words, data="short.txt"))
-        assert f"longer than one row of 16 tokens, got at most {most} tokens in short" in said
+        assert "longer than one row of 16 tokens, got short" in said
+        assert f"which has at most {most} tokens: give a longer text" in said
     assert not (places / "runs").exists()
 
 

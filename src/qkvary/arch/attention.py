@@ -354,7 +354,7 @@ class AttentionConfig:
 
 
 def compares_identity(variant: Variant) -> bool:
-    """Return whether the query or the key contains the layer input itself."""
+    """Return whether the query or the key is the layer input, or has it as an added term."""
     return not {"query", "key"}.isdisjoint(variant.identity_roles)
 
 

@@ -90,7 +90,10 @@ def _define_scale(variant: Variant) -> str:
 
 
 def _write_seen(variant: Variant) -> str:
-    """Return the condition that window and stride put on visible pairs, after a semicolon."""
+    """Return a semicolon, and the condition that window and stride put on visible pairs.
+
+    Return an empty text if the variant has neither a window nor a stride.
+    """
     window = [] if variant.window is None else [f"|i-j| < {variant.window}"]
     stride = [] if variant.stride is None else [f"{variant.stride} divides i-j"]
     return "".join(f"; {' or '.join(part)}" for part in (window + stride,) if part)

@@ -173,7 +173,10 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation of one sublayer as a tuple, empty if blocks have none."""
+    """Return one normalisation of a block, in a tuple.
+
+    The tuple is empty if the network's blocks have no normalisation.
+    """
     kind = network.block.norm
     norm = Norm(network.d_model, bias=kind == "layernorm" and network.block.bias)
     return () if kind == "none" else (norm,)

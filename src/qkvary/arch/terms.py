@@ -204,7 +204,7 @@ TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "latent",
         "latent",
-        "key and value are each made from a latent of {value} channels",
+        "key and value are both computed from one latent of {value} channels",
         role="{role} B{letter}",
         letters="kv",
         where="x Wk is the latent of {value} channels, which all heads share",

@@ -37,7 +37,10 @@ class RewriteOptions:
 
 @dataclass(slots=True)
 class Draft:
-    """A configuration with its weights in float64, under the names of the state dict."""
+    """A network that is being rewritten: its configuration, and its weights in float64.
+
+    The weights have the names of the state dict.
+    """
 
     config: LanguageModelConfig
     weights: dict[str, Tensor]

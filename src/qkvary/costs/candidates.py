@@ -1,4 +1,4 @@
-"""The variants to compare with a model's own variant: they share projections or heads."""
+"""Lists the variants that share projections or heads, to compare with a model's own variant."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

@@ -103,7 +103,8 @@ _EXPLANATIONS: dict[Method, str] = {
         "recover the key"
     ),
     "layer input": (
-        "keys and values are linear in the layer input, which is narrower than both together"
+        "keys and values are linear in the layer input, and the layer input has fewer channels "
+        "than keys and values have together"
     ),
     "latents": (
         "the inner width of a low-rank projection is below its output width, and keys and values "

@@ -90,7 +90,7 @@ def kind_of(path: Path) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class FileDocuments:
-    """The documents of files, in order."""
+    """Reads documents from files, one file after the other in the order of ``files``."""
 
     files: Sequence[Path]
     field: str = "text"

@@ -196,8 +196,9 @@ class PlannedSet:
         tokens = most if self.prepared is None else self.prepared.splits["train"].tokens
         if tokens is not None and tokens <= context:
             raise UsageError(
-                f"expected a text that is longer than one row of {context:,} tokens, got at most "
-                f"{tokens:,} tokens in {self.name}: give a longer text or a smaller --context"
+                f"expected a text that is longer than one row of {context:,} tokens, got "
+                f"{self.name}, which has at most {tokens:,} tokens: give a longer text or a "
+                "smaller --context"
             )
 
 

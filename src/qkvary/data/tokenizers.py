@@ -88,7 +88,7 @@ class CharacterTokenizer(_Separable):
     """One token per character of an alphabet, in its order."""
 
     def __init__(self, alphabet: str, *, has_separator: bool = False) -> None:
-        """Number the characters of an alphabet, which must be distinct."""
+        """Make a tokenizer for the characters of ``alphabet``, which must all be different."""
         if not alphabet or len(set(alphabet)) != len(alphabet):
             raise ValueError(
                 "expected an alphabet of distinct characters, got an empty alphabet or one with a "

@@ -82,8 +82,9 @@ def search(
         )
     if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
         raise ValueError(
-            "expected a greedy request without repetition penalty for beams, got a request that "
-            "samples or penalises repetition; choices: beams, or a temperature"
+            "expected a greedy request without a repetition penalty, because the request asks for "
+            "beam search, got a request that samples or penalises repetition; choices: beam search "
+            "alone, or sampling and a repetition penalty without beams"
         )
     check_requests(model, [request], tokenizer)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)

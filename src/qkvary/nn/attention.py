@@ -413,9 +413,10 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer that its network initialises.
+    """Return an attention layer whose weights are not initialised yet.
 
-    If the variant names a user's class, the layer is of that class.
+    The network that contains the layer initialises them. If the variant names a user's class, the
+    layer is of that class.
     """
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 

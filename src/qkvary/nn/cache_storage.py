@@ -106,7 +106,10 @@ class PreallocatedStore(GrowingStore):
         return joined
 
     def view(self, tokens: int, place: Tensor) -> "PlacedStore":
-        """Return a store in the memory of the first ``tokens`` tokens that writes at ``place``."""
+        """Return a store that uses the memory of the first ``tokens`` tokens.
+
+        The store writes new entries at ``place``.
+        """
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")

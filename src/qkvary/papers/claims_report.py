@@ -217,9 +217,10 @@ def _telling(group: Sequence[Finding]) -> Finding:
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the figure of ``first``, and the number of other findings of the group per verdict.
+    """Yield the text of the finding ``first``, and then summarise the rest of the group.
 
-    If the group does not contain ``first``, only the numbers are given.
+    For each verdict, the summary says how many of the other findings have it. If the group does
+    not contain ``first``, only the summary is given.
     """
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)

@@ -19,7 +19,9 @@ MIB = 2**20
 KIB = 2**10
 
 CACHE_FORMULA = "layers x KV heads x head size x stored tensors x 2 bytes"
-ROUND_TOKENS = "32,000 tokens (the same as 32,768 tokens with 1,024 bytes counted as 1,000)"
+ROUND_TOKENS = (
+    "32,000 tokens (32,768 tokens give the same number if every 1,024 bytes are counted as 1,000)"
+)
 
 
 @functools.cache

@@ -47,9 +47,11 @@ DEFINITIONS = {
         "group read them, and the values as the output projection reads them."
     ),
     "lost": (
-        "The share of the energy of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its "
-        "norm, that no single tensor of head_dim channels can keep. C is the covariance of the "
-        "layer input, M_q the second moment of the queries, and M_o = W_O W_O^T."
+        "What is lost if keys and values are stored as a single tensor of head_dim channels: a "
+        "share of the energy of the matrix C^1/2 [W_K M_q^1/2, W_V M_o^1/2]. Each half of the "
+        "matrix is divided by its norm. The share is the smallest that such a tensor can lose. C "
+        "is the covariance of the layer input, M_q the second moment of the queries, and "
+        "M_o = W_O W_O^T."
     ),
     "forecast": (
         "The rise of the loss on this text, in nats per token, if each head uses one tensor of "

@@ -123,7 +123,7 @@ def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
     base = costs.rows[0]
     yield (
-        "A row marked * has the given weights; every other row would have to be trained. "
+        "A row marked * keeps the model's weights; other variants have to be trained. "
         "Changes are relative to the first row. MACs are for decoding one token at the full "
         "context."
     )

@@ -108,7 +108,7 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     limit = ""
     if made_for is not None:
         limit = f"; † marks more than the {made_for:,} tokens that the model was made for"
-    yield "A row marked * has the given weights; every other row would have to be trained."
+    yield "A row marked * keeps the model's weights; other variants have to be trained."
     most = names.count(plan.demand.replica_sizes[-1], "device")
     yield (
         "The cache is given per user. Users is the number of users that one replica serves; a "

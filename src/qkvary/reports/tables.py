@@ -117,8 +117,9 @@ def number(
 ) -> Field:
     """Return a column of numbers, written as text or as a cell.
 
-    ``path`` is the attribute with the number, as in :func:`look_up`, and the header in the CSV;
-    ``key=path`` gives the CSV another header. ``title`` is the header elsewhere.
+    ``path`` names the attribute that holds the number, as in :func:`look_up`. It is also the
+    header of the column in the CSV, unless ``key=path`` names another header. ``title`` is the
+    header in all other formats.
     """
     key, _, path = path.rpartition("=")
     key = key or path

@@ -119,7 +119,7 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a curve as one line of text, in ASCII if the stream requires it."""
+    """Return a curve as one line of text, in ASCII if stdout cannot encode block characters."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

@@ -63,9 +63,10 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return build_encoder(network, seed, config.name, config.set_size, **exact)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return a batch of training sets, each built around one of the epoch's next anomalies.
+        """Return a batch of training sets, each with one image as its anomaly.
 
-        In an epoch, each training image is an anomaly once, except those of a last partial batch.
+        In an epoch, each training image is an anomaly once. Images that are left over because they
+        do not fill a batch are skipped.
         """
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")

@@ -299,7 +299,7 @@ class TextTaskConfig(HashedData, Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """The number of tokens in one sequence, from which costs are computed."""
+        """The number of tokens in one sequence. Costs are computed from this number."""
         return self.context
 
     def find_fingerprint(self) -> str:

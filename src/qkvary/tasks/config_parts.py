@@ -60,11 +60,11 @@ class TaskConfig:
 
     @property
     def sequence_length(self) -> int:
-        """The number of tokens in one sequence, from which costs are computed."""
+        """The number of tokens in one sequence. Costs are computed from this number."""
         raise ValueError(f"expected the method count_tokens in {type(self).__name__}")
 
     def count_tokens(self, network: Network) -> int:
-        """Return the number of tokens of one sequence, from which costs are computed."""
+        """Return the number of tokens of one sequence. Costs are computed from this number."""
         del network
         return self.sequence_length
 
@@ -116,7 +116,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """The number of tokens in one sequence, from which costs are computed."""
+        """The number of tokens in one sequence. Costs are computed from this number."""
         return self.length
 
     @property
@@ -140,7 +140,7 @@ class TokenPrediction(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """The number of tokens in one sequence, from which costs are computed."""
+        """The number of tokens in one sequence. Costs are computed from this number."""
         return self.context
 
 
@@ -201,8 +201,9 @@ def check_task(task: TaskConfig, network: Network) -> None:
 
 
 def digest(*parts: object) -> str:
-    """Return the sha256 of values.
+    """Return the sha256 of the given values.
 
-    For drawn examples, the second value is a version: it changes by hand if the examples change.
+    A task that draws its examples passes a version number as the second value. Whoever changes how
+    the examples are drawn must raise this number.
     """
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

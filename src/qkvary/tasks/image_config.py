@@ -131,7 +131,7 @@ class AnomalyTaskConfig(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """The number of images in a set, from which costs are computed."""
+        """The number of images in a set. Costs are computed from this number."""
         return self.set_size
 
     @property

@@ -327,7 +327,10 @@ class RunConfig:
         return code_of(own_classes(self.network, self.task))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the run as plain values, with the user's files to import before it is rebuilt."""
+        """Pickle the run as plain values, with a list of the user's files and modules.
+
+        Unpickling imports these before it rebuilds the run.
+        """
         return _make_run, (self.code, to_dict(self))
 
     @property

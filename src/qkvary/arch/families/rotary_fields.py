@@ -60,7 +60,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     scaling = _read_form(form, section, fields)
     scaling.check(channels)
     if form == "yarn" and base <= 1:
-        raise section.refuse("rope_theta", "a rotary base above 1, which yarn needs,")
+        raise section.refuse("rope_theta", "a rotary base above 1 (yarn scaling requires it)")
     return scaling
 
 
@@ -75,7 +75,7 @@ def read_longest(fields: Fields) -> int | None:
 
 
 def write_rotation(position: PositionConfig) -> dict[str, object]:
-    """Return transformers' settings for rotary positions that rotate all channels."""
+    """Return transformers' rotary settings for heads whose channels are all rotated."""
     scaling = position.scaling
     written: dict[str, object] = {"rope_type": PLAIN, "rope_theta": position.rotary_base}
     if scaling is None:

@@ -288,7 +288,10 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return DeepSeek's fields as in transformers, as if every head had separate keys."""
+    """Return DeepSeek's configuration with the field names of transformers.
+
+    As in transformers, the number of KV heads is the number of query heads.
+    """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")
         value = sizes.size("attention.value_length_mla")

@@ -88,7 +88,10 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the end-of-document token, its type and a note; all are empty without a token."""
+    """Return the end-of-document token, its type and a note.
+
+    All three are empty if the tokenizer has no such token.
+    """
     if tokenizer.separator is None:
         return [], {}, []
     note = (

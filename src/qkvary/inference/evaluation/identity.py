@@ -13,7 +13,7 @@ from qkvary.storage.jsonvalues import encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Digests that change with the network or its tokenizer."""
+    """The digests by which a network and its tokenizer are recognised."""
 
     network_sha256: str
     """The digest of the configuration and of every weight with its name, dtype and shape."""

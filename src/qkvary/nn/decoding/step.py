@@ -99,10 +99,10 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 
 
 def _supports_layer(cache: LayerCache) -> bool:
-    """Return whether the library supports a layer and the layout of its cache.
+    """Return whether the library supports both the layer and the layout of the layer's cache.
 
-    It supports layers with a state. It also supports layers with plain scores, if they use their
-    entries as stored or only rotate them.
+    The library supports layers with a state. It also supports layers with plain scores, if the
+    cached entries are used as stored or only have to be rotated.
     """
     config, options = cache.config, cache.options
     variant = config.variant

@@ -144,8 +144,10 @@ def attend_run(
         bias: The bias of the scaled scores, or ``None``.
         parts: Output: the weighted mean of the values of each segment, [batch, kv_heads, rows,
             runs, value dim], contiguous.
-        sizes: Output: the base-two logarithm of the sum of weights of each weighted mean.
-        scale: Factor of the scores, times log2(e): weights are powers of two.
+        sizes: Output: for each weighted mean in ``parts``, the base-two logarithm of the sum of
+            its weights.
+        scale: The factor by which scores are multiplied, times log2(e), because the weights are
+            computed as powers of two.
         rows: Number of queries that share a KV head. The queries of the first query head come
             first.
         queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.

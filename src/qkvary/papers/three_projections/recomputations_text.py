@@ -200,7 +200,7 @@ def _shares() -> Rows:
             formula="both counted",
             holds=_equal_costs() == "identical",
         ),
-        "tokens below which (Q=K-V)+ costs less than QKV": _plus_limit,
+        "number of tokens below which (Q=K-V)+ costs less than QKV": _plus_limit,
     }
 
 
@@ -360,10 +360,10 @@ def _runs() -> Rows:
         "training tokens of the 1.2B network in 7,500 steps (billions of tokens)": lambda: (
             derive_tokens(RUN_1200M, 7_500)
         ),
-        "training tokens of the 1.2B network, section 1.2 (billions of tokens)": lambda: (
-            derive_tokens(RUN_1200M, 7_500)
+        "billions of training tokens of the 1.2B network (from section 1.2)": lambda: derive_tokens(
+            RUN_1200M, 7_500
         ),
-        "training tokens of the 1.2B network, caption of Table 10 (billions of tokens)": lambda: (
+        "billions of training tokens of the 1.2B network (from the caption of Table 10)": lambda: (
             derive_tokens(RUN_1200M, 7_500, "Section 3.3 and Figure 11 say 8.85.")
         ),
         "tasks": lambda: Derivation(value=5 + 6 + 1, formula="5 synthetic + 6 vision + 1 language"),

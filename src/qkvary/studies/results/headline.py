@@ -171,9 +171,9 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 def _learnt(table: ResultTable, baseline: str) -> float:
     """Return how much better the baseline is than guessing, but at most the baseline's mean metric.
 
-    Returns 0 if the improvement is unknown or negative. The upper limit is needed because a
-    difference that is small compared with the improvement may be large compared with a small final
-    loss.
+    Returns 0 if the improvement is unknown or negative. The upper limit is for baselines that end
+    at a small loss. A difference from such a baseline may be small compared with the improvement,
+    although it is large compared with the final loss.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:

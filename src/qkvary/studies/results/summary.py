@@ -129,7 +129,7 @@ class MeanCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRow:
-    """One variant in one table."""
+    """A row of a results table: the results and costs of one variant."""
 
     variant: str
     counts: Counts

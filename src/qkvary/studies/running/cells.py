@@ -1,8 +1,8 @@
-"""Executes one run of a store: claims, begins or resumes, and records the run. Torch-free.
+"""Executes one run of a store. Torch-free.
 
-``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``,
-which writes the result to the store. The caller supplies the function that trains, which needs
-torch.
+``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. It
+claims the run, begins or resumes it, and writes the result to the store. Only the function that
+trains needs torch, and the caller supplies this function.
 """
 
 import threading

@@ -258,7 +258,10 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 
 
 def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
-    """Return a run's identity without execution settings, and the settings (None if damaged)."""
+    """Return a run's identity, and its execution settings, which are not part of the identity.
+
+    If the configuration is damaged, return an empty identity and None.
+    """
     try:
         found = cast("dict[str, Any]", decode(config))
         run = from_dict(RunConfig, found["run"])

@@ -8,7 +8,7 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="numbers-quick",
-    question="What does sharing cost when a network learns to count in words?",
+    question="What does sharing cost when a network learns to count, with numbers in words?",
     description=(
         "In the number experiment of paper 2 (Key-Value Transformer), networks learn in two of the "
         "settings, and the study uses these two. They have windows of 16 and 32 words and the "
