@@ -17,7 +17,7 @@ class Alternative:
     value: Value
     """The figure under this alternative."""
     convention: str
-    """What differs, worded to follow "with" if it is a convention, or "by" if it is a mistake."""
+    """The difference, in words that follow "with" (a convention) or "by" (a mistake)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

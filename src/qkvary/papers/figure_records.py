@@ -31,7 +31,7 @@ class Printed(NamedTuple):
     published: float
     ours: float
     note: str = ""
-    """What the two numbers are, if they differ in more than their runs."""
+    """A note on the two numbers, if they differ in more than their runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

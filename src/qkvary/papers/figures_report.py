@@ -39,7 +39,7 @@ _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "printed": "published numbers",
     "transfer": paper_charts.TRANSFER,
 }
-"""What figures that need no runs are drawn from, by kind."""
+"""The source of the figures that need no runs, by kind of figure."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
 """The sizes of the example in paper 1's figure 5."""
 _DIAGONAL_CODE = (

@@ -58,8 +58,8 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""By table and column, the assumed difference between two published numbers that chance may cause.
-It is used if the table prints no standard deviations. Decision 0030 gives the source of each."""
+"""The difference between two published numbers that chance alone is assumed to cause, by table and
+column. It is used if the table prints no standard deviations. Decision 0030 gives the sources."""
 STANDARD_ERRORS = 2
 """A difference of means over settings counts as chance up to this number of standard errors."""
 CONFIGURATIONS: Mapping[str, int] = {

@@ -29,7 +29,7 @@ class Records:
     task: str
     """The task of the study's settings."""
     differs: str = ""
-    """How the runs differ from the published runs, apart from their number; empty if not at all."""
+    """The differences from the published runs, apart from the number of runs; empty for none."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of the task that select some of the study's settings."""
 

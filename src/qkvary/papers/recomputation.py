@@ -142,7 +142,7 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
     "measured": "not checkable",
     "stated": "not checkable",
 }
-"""How the tables of a study word each verdict."""
+"""The words for each verdict in the tables of a study."""
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:

@@ -46,7 +46,7 @@ PLAIN: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """How a family differs from Llama in ways that do not affect costs."""
+    """The settings of a family that differ from those of Llama and do not affect costs."""
 
     activation: str = "hidden_act"
     """The configuration's field with the activation."""

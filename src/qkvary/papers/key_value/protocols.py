@@ -263,7 +263,7 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
         ),
     ),
 }
-"""What the scores of each protocol do not show."""
+"""The limits of the scores of each protocol, as sentences for the report."""
 
 NUMBER_CEILING = (
     "A window does not say where it begins, so its first words cannot be predicted. Over all "
