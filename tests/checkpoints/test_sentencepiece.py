@@ -73,7 +73,7 @@ def test_the_pieces_of_a_model_are_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (model(field(2, 2, field(3, 0, b"\1"))), "a model that is neither a BPE model"),
+        (model(field(2, 2, field(3, 0, b"\1"))), "a model type other than BPE"),
         (
             model(field(2, 2, field(3, 0, b"\4"))),
             "a character model with pieces of several characters",

@@ -4,11 +4,10 @@ The key and the value of every head are products of that tensor and a matrix. If
 select blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads
 share one rotary key.
 
-The DeepSeek architecture always normalises the tensor. A tensor that must not be normalised is
-scaled down so far that the norm, in effect, only divides the tensor by the square root of the
-epsilon. The gain of the norm scales the tensor up again:
-``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` equals c up to a relative error of ``STILL / 2``,
-which is 2^-27.
+The DeepSeek architecture always normalises the tensor. If our network does not, the tensor c is
+multiplied by a small factor s, so that the norm in effect only divides by the square root of its
+epsilon. The gain of the norm undoes both: ``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` equals
+c up to a relative error of ``STILL / 2``, which is 2^-27.
 """
 
 import json
@@ -48,7 +47,7 @@ _EXPECTED: dict[str, object] = {
     "rope_interleave": True,
 }
 _Form = tuple[int, bool]
-"""The number of KV heads, and whether these are blocks of the shared tensor (else a latent)."""
+"""The number of KV heads; True if they are blocks of the shared tensor, False for a latent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +68,11 @@ class LatentSizes:
     rotary_base: float
     norm_eps: float
     kv_norm_eps: float = KV_NORM_EPS
-    """The epsilon of the norm of that tensor."""
+    """The epsilon of the norm of the tensor that keys and values are made of."""
 
 
 def read_latent_sizes(fields: Fields) -> LatentSizes:
-    """Return the sizes of a configuration."""
+    """Read the sizes from a DeepSeek V3 configuration; refuse settings that we do not support."""
     for name, expected in _EXPECTED.items():
         if fields.content.get(name, expected) != expected:
             raise fields.refuse(name, json.dumps(expected))
@@ -165,10 +164,11 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power of two that scales ``shared`` so that the next norm has no effect.
+    """Return a factor for ``shared`` that makes the norm after it divide by a constant.
 
-    The input of that norm is the output of the norm with the gain ``norm``, times ``shared``. The
-    norm only divides by a constant if ``epsilon`` is much larger than the mean square of its input.
+    The factor is the largest suitable power of two. With it, the mean square of the norm's input is
+    so far below ``epsilon`` that only ``epsilon`` matters. The input of ``shared`` comes from
+    another norm, whose gain is ``norm``.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -210,7 +210,10 @@ def _make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
 def read_latent_network(
     sizes: LatentSizes, tensors: Mapping[str, Tensor], side: Side, where: str
 ) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration and the weights; ``tensors`` has no head if the head is tied."""
+    """Return the configuration and the weights of a network.
+
+    ``tensors`` contains no output head if the head is tied to the embedding.
+    """
     names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
     unknown = min(tensors.keys() - names.keys(), default=None)
     if unknown is not None:

@@ -25,7 +25,7 @@ _LATER_VERSIONS = b"24ka"
 
 
 class Header(NamedTuple):
-    """The sizes of a file, under the names that llama2.c gives them."""
+    """The sizes in the header of a llama2.c file; the fields have the names of llama2.c."""
 
     dim: int
     hidden_dim: int

@@ -36,10 +36,10 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, explain, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
-"""The format of the metadata; the manifest has its own."""
+"""The version of the metadata; the manifest has a version of its own."""
 KIND = "language model"
 MOST_SHARED_LAYERS = 10_000
-"""Maximum number of layers that share one block; more is taken for damage."""
+"""Maximum number of layers that share one block; a larger number counts as damage."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -66,7 +66,7 @@ class LoadedModel(NamedTuple):
             UsageError: if the device, dtype or weight format does not exist.
         """
         if weights not in (None, "int8"):
-            raise UsageError(f"expected weights of int8 or none, got {weights!r}")
+            raise UsageError(f"expected int8 or no format for weights, got {weights!r}")
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected one of the dtypes {', '.join(known)}, got {dtype!r}")
@@ -81,9 +81,9 @@ class ExportResult(NamedTuple):
     """A checkpoint written for another program."""
 
     files: dict[str, int]
-    """The bytes of each file."""
+    """The size in bytes of each file, by name."""
     architecture: str
-    """The program's name for the architecture, or its class that loads the checkpoint."""
+    """The name of the architecture or of the model class in the other program."""
     notes: tuple[str, ...]
     """The differences between the export and the network, one sentence each."""
 
@@ -135,7 +135,7 @@ def write_folder(path: Path, files: Mapping[str, bytes], about: Mapping[str, Jso
 
 
 def load_model(path: Path) -> LoadedModel:
-    """Load what ``save_model`` wrote.
+    """Load a model that ``save_model`` wrote.
 
     Raises:
         DamagedError: if the folder was changed.
@@ -154,7 +154,8 @@ def load_model(path: Path) -> LoadedModel:
     versions = {kind.__name__: version_of(kind) for kind in own_classes(config)}
     saved = cast("Mapping[str, str]", about.get("needs", {}))
     if changed := [name for name, one in versions.items() if saved.get(name) != one]:
-        warnings.warn(f"{path} was saved with other code of {', '.join(changed)}", stacklevel=3)
+        names = ", ".join(changed)
+        warnings.warn(f"the code of {names} has changed since {path} was saved", stacklevel=3)
     return build_model(config, weights, tokenizer, str(path))
 
 

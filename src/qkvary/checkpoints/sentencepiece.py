@@ -33,8 +33,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         raise DamagedError(f"{where} is not a SentencePiece model") from None
     kind = trainer.get(_MODEL_TYPE)
     obstacles = {
-        "a model that is neither a BPE model nor a character model": kind
-        not in (_BPE, _CHARACTERS),
+        "a model type other than BPE and character": kind not in (_BPE, _CHARACTERS),
         "a character model with pieces of several characters": kind == _CHARACTERS
         and any(
             len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")

@@ -71,9 +71,9 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return every tensor, on the CPU, with only its requested rows; it may have none.
+        """Return the requested rows of every tensor, on the CPU; a tensor may have 0 rows.
 
-        Files that hold no requested rows are divided among the readers and only verified.
+        Files without requested rows are only verified, each by one of the readers.
         """
         return {
             kind: {

@@ -19,9 +19,11 @@ GGUF_NAMES: Mapping[StockArchitecture, str] = {
 }
 
 Change = Literal["", "transposed", "interleaved"]
-"""``transposed``: transformers stores the matrix as [inputs, outputs], the others as [outputs,
-inputs]. ``interleaved``: transformers stores query, key and value of each head next to each
-other."""
+"""The layout of a tensor in transformers, if it differs from that in llama.cpp and qkvary.
+
+A ``transposed`` matrix has the shape [inputs, outputs] instead of [outputs, inputs]. In an
+``interleaved`` tensor, the query, key and value of each head are next to each other.
+"""
 
 
 class Row(NamedTuple):
@@ -33,9 +35,9 @@ class Row(NamedTuple):
     theirs: str
     gguf: str
     ours: str
-    """The name in our network without sharing. If the tensor joins several of our tensors, their
-    names are separated by commas.
-    ``latent_networks`` makes the tensors that none of our networks has."""
+    """The name in our network without sharing, or several names separated by commas if the tensor
+    joins several of our tensors. Some tensors of DeepSeek exist in no network of ours;
+    ``latent_networks`` makes them."""
     change: Change = ""
 
 
@@ -153,8 +155,8 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
-"""The rows of each table, in the order in which an export writes the tensors; a network may lack
-some of them."""
+"""The rows of each table, in the order in which an export writes the tensors. A network need not
+have a tensor for every row."""
 _TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",
@@ -162,7 +164,7 @@ _TABLES: Mapping[str, str] = {
     "deepseek_v3": "deepseek",
 }
 _PARAMETERS = ("embedding", "position_embedding", "head_weight")
-"""Names of parameters; all other names are modules with weight and bias."""
+"""Names of parameters. All other names are those of modules, which have a weight and a bias."""
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:

@@ -60,10 +60,10 @@ def find_obstacle(
 def plain_weights(
     network: LanguageModel, to: StockArchitecture, *, bias: bool, out_bias: bool
 ) -> Weights:
-    """Return the weights by our names in the network's dtype, with shared projections copied.
+    """Return the weights of the stock architecture ``to``, by our names and in the network's dtype.
 
-    ``bias`` and ``out_bias`` say whether Llama's attention has these biases; GPT-2 has a bias
-    everywhere.
+    Shared projections are copied. ``bias`` and ``out_bias`` say whether Llama's attention has these
+    biases; GPT-2 has a bias everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()

@@ -21,7 +21,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 Side = Literal["theirs", "gguf"]
 Weights = dict[str, Tensor]
 Order = Callable[[AttentionConfig], Sequence[int]]
-"""Returns, for each channel of the other program's heads, the channel of ours."""
+"""A function that returns, for each channel of a head in the other program, our channel number."""
 
 PLUS_ONE = "rmsnorm-plus-one"
 """The norm of Gemma, which adds one to its gain."""
@@ -63,7 +63,7 @@ def read_weights(
 
 
 def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order) -> Tensor:
-    """Return a stored parameter in our channel order, which differs for queries and keys only."""
+    """Return a stored parameter in our order of channels; only queries and keys are reordered."""
     size = layer.size_per_head
     if not _is_turned(name) or len(part) < size or len(part) % size:
         return part
@@ -77,7 +77,7 @@ def name_weights(
     side: Side,
     order: Order,
 ) -> Iterator[tuple[Row, Tensor]]:
-    """Yield the tensors that another program stores, each with its row of the table of names."""
+    """Yield the tensors that another program stores, each after the row with its names."""
     layer, size = config.layers[0], config.layers[0].size_per_head
     for row in list_tensors(family, config.num_layers):
         names = row.ours.split(",")

@@ -1,4 +1,7 @@
-"""Checks that a network still matches its configuration, since no other structure is stored."""
+"""Checks that a network still matches its configuration.
+
+A stored model is rebuilt from its configuration, so replaced or added layers would be lost.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +16,7 @@ _LISTED = 3
 
 
 def check_structure(network: LanguageModel) -> None:
-    """Refuse a network whose layers were replaced: loading would rebuild the configured ones."""
+    """Refuse a network that differs from the network that its configuration describes."""
     with torch.device("meta"):
         built = make_language_model(network.config)
     expected, found = _modules(built), _modules(network)
@@ -33,7 +36,7 @@ def check_structure(network: LanguageModel) -> None:
 
 
 def make_language_model(config: LanguageModelConfig) -> LanguageModel:
-    """Return the network of a configuration, built by its ``make`` method if it has one."""
+    """Build the network of a configuration, with its ``make`` method if it has one."""
     make: Callable[[int], LanguageModel] | None = getattr(config, "make", None)
     return LanguageModel(config) if make is None else make(0)
 

@@ -76,7 +76,9 @@ def read_tensors(path: Path, chosen: RowSelector) -> dict[str, Tensor]:
                 shape: list[int] = part.get_shape()
                 rows = chosen(name, shape[0]) if shape else range(0)
                 if shape and not 0 <= rows.start <= rows.stop <= shape[0]:
-                    raise DamagedError(f"{path} holds {shape[0]} rows of {name}, not {rows.stop}")
+                    raise DamagedError(
+                        f"{path} holds {shape[0]} rows of {name}, expected {rows.stop} or more"
+                    )
                 found = part[rows.start : rows.stop] if shape else file.get_tensor(name)
                 # The library's tensor is memory-mapped, and the file may be removed.
                 tensors[name] = found.clone()
