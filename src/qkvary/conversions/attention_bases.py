@@ -28,8 +28,8 @@ Basis = Float[Tensor, "d_model d_model"] | None
 _BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
 """Terms of a variant that change a projection's output before it becomes a query, key or value."""
 _NEW = "new"
-"""The name of a new projection that undoes the change of basis, for a role that was the layer
-input."""
+"""The name of a new projection for a role that was the layer input; it undoes the change of
+basis."""
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class LayerDraft:
 
 
 def undo(basis: Basis, matrix: Tensor) -> Tensor:
-    """Return ``basis^-1 W``; ``matrix`` and the result are transposed, as torch stores them."""
+    """Return ``basis^-1 W``. Both ``matrix`` and the result are transposed, as in torch."""
     return matrix if basis is None else torch.linalg.solve(basis, matrix.mT).mT.contiguous()
 
 
 def apply(matrix: Tensor, basis: Basis) -> Tensor:
-    """Return ``W basis``; ``matrix`` and the result are transposed, as torch stores them."""
+    """Return ``W basis``. Both ``matrix`` and the result are transposed, as in torch."""
     return matrix if basis is None else basis.mT @ matrix
 
 
@@ -99,7 +99,7 @@ def check_terms(layer: LayerDraft) -> None:
 
 
 def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
-    """Return the basis in which a role becomes the layer input: the matrix of its projection.
+    """Return the matrix of a role's projection; in this basis, the role is the layer input.
 
     If the layer corrects the score scale for identity roles, the matrix includes the correction.
     """
@@ -184,13 +184,16 @@ def replace_variant(config: AttentionConfig, **fields: Any) -> AttentionConfig:
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the identity correction of scores if only the query or only the key uses a source."""
+    """Return the identity correction of scores if a source makes only queries or only keys."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Multiply the scores by a factor: by the configuration if possible, otherwise by weights."""
+    """Return a layer whose scores are multiplied by a factor.
+
+    If the configuration does not apply the factor already, weights are multiplied by it.
+    """
     if layer.config.identity_correction == factor:
         return layer
     scale = dataclasses.replace(layer.config.scale, identity="none")
@@ -206,8 +209,8 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
         scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
-        f"expected the score scale identity='none' in {layer.name}, or a projection that is used "
-        f"only for scores, got {format_label(layer.config.variant)}"
+        f"expected either the score scale identity='none' or a projection used only for scores in "
+        f"{layer.name}, got {format_label(layer.config.variant)}"
     )
 
 
@@ -221,8 +224,8 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
     if "query" in readers:
         raise UsageError(
             f"expected no query bias in {layer.name}, got one with entries up to "
-            f"{float(bias.abs().max()):.2g}: once the query is the layer input, no weight can "
-            "express the bias; train with bias=False"
+            f"{float(bias.abs().max()):.2g}; a query that is the layer input cannot have a bias; "
+            "train with bias=False"
         )
     rotated = "key" in readers and variant.positions == "rotary"
     if rotated or (config.value_rope != "none" and "value" in readers):
@@ -232,16 +235,18 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
         )
     if variant.core_name != "softmax":
         raise UsageError(
-            f"expected the core softmax in {layer.name}, because a bias of the "
-            f"{' and '.join(readers)} can only be removed if weights sum to 1, got "
-            f"{variant.core_name}"
+            f"expected the core softmax in {layer.name}, got {variant.core_name}; the bias of the "
+            f"{' and '.join(readers)} can only be removed if attention weights sum to 1"
         )
 
 
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Remove a bias: a value's bias moves to the output bias, a key's cancels in the softmax."""
+    """Remove the bias of a projection from ``weights``; return the configuration.
+
+    The bias of a value moves to the output bias. The bias of a key cancels in the softmax.
+    """
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

@@ -121,8 +121,8 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         return [0], "Theorem 4.3 (shared blocks)"
     if is_uniform(config) and config.num_layers > 1:
         raise UsageError(
-            f"expected shared blocks or a sublayer without a skip for an identity {role} in every "
-            "layer, got both skips, which keep one basis through all layers (Remark 2); "
+            f"expected shared blocks or a missing skip to make the {role} of every layer the layer "
+            "input, got both skips, which need the same basis in all layers (Remark 2); "
             f"choices: one layer from 1 to {config.num_layers}"
         )
     layers = [
@@ -143,8 +143,9 @@ def move_network(
 ) -> tuple[Draft, list[str]]:
     """Return a network with its residual stream in other bases, and notes on side effects.
 
-    ``bases`` holds the basis of each layer's input. If :func:`is_uniform`, all entries are the same
-    object. ``identities`` maps the index of a layer to the projection that becomes the identity.
+    ``bases`` holds the basis of each layer's input: the same object for all layers if the network
+    fulfils :func:`is_uniform`. ``identities`` maps the index of a layer to the projection that
+    becomes the identity.
     """
     last, is_tied = _last_basis(draft.config, bases)
     weights = {

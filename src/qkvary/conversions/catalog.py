@@ -29,7 +29,7 @@ def rewrite_names() -> tuple[str, ...]:
 
 
 def load_rewrite(name: str) -> "Callable[[Draft, RewriteOptions], Rewritten]":
-    """Return the function of a rewrite, which may change the draft in place."""
+    """Return the function of a rewrite; the function may change its draft in place."""
     return _load("rewrite", name, REWRITES).rewrite
 
 

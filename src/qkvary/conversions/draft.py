@@ -78,14 +78,14 @@ class Rewritten:
 
     config: LanguageModelConfig
     weights: dict[str, Tensor]
-    """Its parameters in float64."""
+    """The parameters of the rewritten network in float64."""
     statement: str
     """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
     """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...] = ()
     notes: tuple[str, ...] = ()
-    """Further changes, one sentence each."""
+    """Side effects on the network, one sentence each."""
 
 
 def make_draft(network: LanguageModel) -> Draft:
@@ -106,7 +106,9 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
-        raise UsageError("expected no layer number with shared blocks, which all change together")
+        raise UsageError(
+            f"expected no layer number with shared blocks, got {layer}; all layers change together"
+        )
     if not 1 <= layer <= draft.config.num_layers:
         raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
     return range(layer - 1, layer)
@@ -129,7 +131,7 @@ def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Condi
     # Written so that NaN is refused.
     if not number <= MOST_CONDITION:
         raise UsageError(
-            f"expected {name} with a condition number of at most {MOST_CONDITION:.0e}, which keeps "
-            f"logits equal to 1e-9, got {number:.1e}"
+            f"expected {name} with a condition number of at most {MOST_CONDITION:.0e}, got "
+            f"{number:.1e}; up to this limit, logits stay equal to within 1e-9"
         )
     return Conditioning(name, number)

@@ -34,7 +34,7 @@ class LogitDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The two networks of a rewrite, with the theorem, its conditions and their differences."""
+    """The result of a rewrite: both networks, the theorem, its conditions and logit differences."""
 
     name: str
     original: LanguageModel
@@ -45,7 +45,7 @@ class Rewriting:
     conditioning: tuple[Conditioning, ...]
     exact: LogitDifference
     stored: LogitDifference
-    """The difference that is measured in the number format of the networks."""
+    """The difference between the logits in the number format of the networks."""
     tokens: int
     notes: tuple[str, ...]
 

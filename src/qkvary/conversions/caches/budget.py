@@ -24,7 +24,7 @@ class Budget:
     """The maximum size of a cache."""
 
     share: float | None = None
-    """The size as a share of the network's present cache, in the same number format."""
+    """The size relative to the cache of the unconverted network in the same number format."""
     bytes_per_token: float | None = None
     """The size in bytes per token, summed over all layers. Give either this or ``share``."""
     stored_as: Format
@@ -66,7 +66,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return how many numbers per token each layer caches if all keep the same share of bytes."""
+    """Return each layer's number of cached values per token, for an equal share of bytes."""
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:
@@ -83,7 +83,7 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return how many numbers per token each layer caches if more go to layers that need them.
+    """Return each layer's number of cached values per token, with more where this lowers the cost.
 
     ``costs[layer][size]`` is the forecast cost of a layer. All layers start with the size
     ``least``. Then the layer whose cost falls most grows by ``step``, until ``total`` is spent.

@@ -66,8 +66,8 @@ def read_texts(
         is_held_out = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
         if not is_held_out.any():
             raise UsageError(
-                f"expected a text of at least {HELD_OUT} windows of {context} tokens, because one "
-                f"window in {HELD_OUT} is held out, got {len(every)} windows; choices: a second "
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, got "
+                f"{len(every)} windows; one window in {HELD_OUT} is held out; choices: a second "
                 "text to measure losses on (--held-out TEXT), or a smaller --context"
             )
         trained, others = every[~is_held_out], every[is_held_out]
@@ -79,7 +79,7 @@ def read_texts(
 
 
 def _list_documents(paths: Sequence[Path]) -> list[Document]:
-    """Return the documents in a random order, so that the first ones represent all."""
+    """Return the documents in a random order, so that the first few are a random sample."""
     documents = list(read_documents(paths))
     return random.Random(0).sample(documents, len(documents))
 

@@ -27,8 +27,7 @@ from qkvary.nn.layout import Layout
 from qkvary.text.progress_line import Progress, ignore
 
 RIDGE = 0.02
-"""Strength of the pull towards the prior in a :class:`Regression`, as a share of the inputs' mean
-square."""
+"""Weight of the penalty in a :class:`Regression`, relative to the mean square of the inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,8 @@ class Conversion:
     """The network before the refit: each layer is computed from the given weights and the moments
     of its input."""
     refitted: LanguageModel
-    """The network after the refit, which fits output projections to the original's attention
-    outputs."""
+    """The network after the refit. Its output projections are fitted to the attention outputs of
+    the original."""
     layers: tuple[LayerOutcome, ...]
 
 
@@ -82,7 +81,7 @@ def convert_network(
     *,
     on_progress: Progress = ignore,
 ) -> Conversion:
-    """Convert a copy of a network to ``config``; the result holds it before and after the refit."""
+    """Convert a copy of a network to ``config``; return the copy before and after the refit."""
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
@@ -111,7 +110,7 @@ def convert_network(
 
 
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
-    """Load ``weights`` into ``made``, and the parameters that they lack from ``before``."""
+    """Load ``weights`` into ``made``, and copy the other parameters from ``before``."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
     made.load_state_dict({**kept, **weights})
 
@@ -137,10 +136,9 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Replace the states by a block's outputs, and return what its attention read and computed.
+    """Replace the states by a block's outputs; return a moment and the outputs of its attention.
 
-    The results are the second moment of attention's inputs with an appended 1, and attention's
-    outputs.
+    The moment is the second moment of the inputs of attention, with an appended 1.
     """
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
@@ -161,13 +159,13 @@ def observe(
 
 
 def _widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
-    """Return all tokens in float64, on their device if it supports float64."""
+    """Return the inputs of all tokens in float64, on their device if it supports float64."""
     rows = read.flatten(0, 1)
     return (rows.cpu() if rows.device.type == "mps" else rows).double()
 
 
 class Regression:
-    """A ridge regression ``y ~ z W`` that pulls W towards a prior.
+    """A ridge regression ``y ~ z W`` that penalises the distance of W from a prior.
 
     Only sums over tokens are kept, not the tokens themselves.
     """
@@ -182,7 +180,7 @@ class Regression:
     def add(
         self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]
     ) -> None:
-        """Add tokens in float64, from any device."""
+        """Add the inputs and targets of some tokens, in float64 on any device."""
         self._square += (inputs.T @ inputs).cpu()
         self._product += (inputs.T @ wanted).cpu()
         self._energy += float(wanted.square().sum())
@@ -196,7 +194,7 @@ class Regression:
         return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
 
     def error(self, weight: Float[Tensor, "inputs outputs"]) -> float:
-        """Return the sum of squared errors of ``weight`` over the sum of squares of the targets."""
+        """Return the squared error of ``weight``, divided by the sum of squares of the targets."""
         explained = (weight * (2 * self._product - self._square @ weight)).sum()
         return (self._energy - float(explained)) / max(self._energy, 1e-300)
 

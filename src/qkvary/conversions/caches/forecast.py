@@ -5,9 +5,9 @@ for each. For the other layers, the divergence is assumed to be proportional to 
 spectrum of keys and values that the conversion drops. The forecast is the sum over all layers. It
 does not include the refit of output projections.
 
-The forecast was compared with the increase of the loss that is measured after the refit. For
-stories260K, it is 0.9 to 1.2 times an increase of at most 0.5 nats, and 0.5 to 0.7 times a larger
-increase. For a network of ten million parameters, it is 2 to 4 times the increase.
+The forecast was compared with the measured increase of the loss after the refit. For stories260K,
+the ratio of forecast to increase is 0.9 to 1.2 for an increase of at most 0.5 nats, and 0.5 to 0.7
+for a larger one. For a network of ten million parameters, the ratio is 2 to 4.
 """
 
 import time
@@ -43,7 +43,8 @@ class Forecast:
     spectrum."""
     lost: tuple[float | None, ...]
     spectra: tuple[Float[Tensor, " numbers"] | None, ...]
-    """For each layer, the shares that joint tensors of 0, 1, 2, ... channels would drop."""
+    """For each layer, the share of its spectrum that a joint tensor of 0, 1, 2, ... channels drops.
+    """
     seconds_per_token: float
     """Seconds per token of text for one pass through the network."""
 

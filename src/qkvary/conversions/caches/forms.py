@@ -21,8 +21,8 @@ def check_layers(config: LanguageModelConfig) -> None:
     """Refuse a network that cannot be converted, such as one whose blocks share their weights."""
     if config.shared_blocks:
         raise UsageError(
-            "expected separate weights for each block, got one block that all layers share, "
-            "although each layer has a different input"
+            "expected separate weights for each block, got one block that all layers share; a "
+            "conversion fits the weights of each layer to the inputs of this layer"
         )
     for index, layer in enumerate(config.layers, start=1):
         reason = _find_reason(layer)
@@ -55,7 +55,7 @@ def count_numbers(layer: AttentionConfig) -> int:
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer with other fields of its variant, a plain query and no low ranks."""
+    """Return a layer with some fields of its variant replaced, a plain query and no low ranks."""
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(
         layer,
@@ -75,10 +75,11 @@ def share_tensor(
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return how many channels of the new key are rotated, for a cache of ``numbers`` per token.
+    """Return the number of rotated channels in a key, if a layer caches ``numbers`` per token.
 
-    It is the largest even divisor of the present number that is at most three quarters of
-    ``numbers``, or 2 if there is none. If the rotary scaling needs all channels, all are kept.
+    It is the largest even divisor of the layer's number of rotated channels that is at most three
+    quarters of ``numbers``, or 2 if there is none. If the rotary scaling needs all rotated
+    channels, all are kept.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
@@ -98,7 +99,7 @@ def refuse_budget(
 ) -> UsageError:
     """Return the error for a cache size that a method cannot produce for a layer.
 
-    ``choices`` may be a range, all of whose sizes the method can produce.
+    ``choices`` holds the sizes that the method can produce, as a list or a range.
     """
     kept = count_numbers(layer)
     is_range = isinstance(choices, range) and len(choices) > 1

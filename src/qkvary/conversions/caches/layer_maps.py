@@ -18,8 +18,8 @@ from qkvary.nn.role_maps import make_role_maps
 Weights = dict[str, Tensor]
 """The parameters of an attention layer's projections by name, in float64."""
 SMALLEST_SHARE = 1e-9
-"""This share of a moment's largest eigenvalue is added to all eigenvalues, so that the root of the
-moment can be inverted."""
+"""Regularisation of second moments: this share of the largest eigenvalue is added to every
+eigenvalue, so that the root of the moment can be inverted."""
 
 
 class Converted(NamedTuple):
@@ -43,7 +43,7 @@ class LayerMaps:
     value: Float[Tensor, "inputs kv_heads head_dim"]
     output: Float[Tensor, "heads head_dim d_model"]
     output_bias: Float[Tensor, " d_model"]
-    """Zeros where the layer has none."""
+    """The bias of the output projection; zeros for a layer without one."""
     moment: Float[Tensor, "inputs inputs"]
     """The second moment of the layer's input with the appended 1."""
 
@@ -58,7 +58,7 @@ class LayerMaps:
         return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
 
     def output_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return, for each KV head, ``W_O W_O^T``: errors of values are weighted by it."""
+        """Return ``W_O W_O^T`` for each KV head, which weights errors of the head's values."""
         output = self.output.unflatten(0, (self.key.shape[1], -1))
         return torch.einsum("ghid,ghjd->gij", output, output)
 
@@ -108,7 +108,7 @@ def write_layer(
 
 
 def take_root(moment: Float[Tensor, "*n n n"]) -> tuple[Tensor, Tensor]:
-    """Return the matrix square root of a moment, and the inverse of that root."""
+    """Return the matrix square root of a second moment, and the inverse of that root."""
     values, vectors = torch.linalg.eigh(moment)
     least = values.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
     roots = values.clamp(min=0).add(SMALLEST_SHARE * least).sqrt()[..., None, :]

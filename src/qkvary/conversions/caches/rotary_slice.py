@@ -1,10 +1,10 @@
-"""Cuts one rotated key for all heads from the rotated keys: the part with the most energy.
+"""Extracts one rotated key for several heads, the slice of their keys with the most energy.
 
-A pair of rotated channels is one complex number, which the rotation multiplies by a phase. All KV
-heads have the same phase at one frequency. So a unitary matrix may mix the heads' numbers at one
-frequency without changing any score. The matrix is chosen so that the first number carries most of
-what affects scores. The slice consists of the first numbers of all frequencies. The rest of the
-keys is scored without rotation.
+A pair of rotated channels is one complex number, which the rotation multiplies by a phase. At each
+frequency, the phase is the same for all KV heads. A unitary matrix can therefore mix the numbers of
+the heads at one frequency without changing any score. The matrix is chosen so that the first number
+affects scores as much as possible. The slice consists of the first numbers of all frequencies. The
+rest of the keys is scored without rotation.
 
 Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
 follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
@@ -19,11 +19,11 @@ from torch import Tensor
 from qkvary.conversions.caches.layer_maps import LayerMaps
 
 ROUNDING = 1e-12
-"""Components of a key below this share of its largest component count as rounding errors."""
+"""Components of a key below this share of the largest one count as rounding errors and become 0."""
 
 
 class RotarySlice(NamedTuple):
-    """One rotated key, the queries that are scored against it, and the rest of the keys."""
+    """One rotated key for several heads, the queries for it, and the rest of the original keys."""
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
@@ -40,7 +40,7 @@ class RotarySlice(NamedTuple):
 def cut_slice(
     maps: LayerMaps, heads: slice = slice(None), *, channels: int | None = None
 ) -> RotarySlice:
-    """Return the slice of some KV heads.
+    """Return the slice for some KV heads, and the rest of their keys.
 
     If a head rotates more than ``channels`` channels, groups of neighbouring frequencies are
     merged, and each group rotates at its highest frequency.
@@ -82,7 +82,7 @@ def cut_slice(
 
 
 def _pair(heads: Tensor, rotated: int) -> Complex[Tensor, "inputs heads frequencies"]:
-    """Return the rotated channels as complex numbers; the halves are real and imaginary parts."""
+    """Return the rotated channels as complex numbers; the first half holds the real parts."""
     first, second = heads[..., -rotated:].chunk(2, dim=-1)
     return torch.complex(first.contiguous(), second.contiguous())
 

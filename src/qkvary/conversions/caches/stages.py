@@ -26,13 +26,13 @@ from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
 LAYER_STEP = 8
-"""Number of channels by which the option --layers auto enlarges a layer at a time."""
+"""Number of channels that the option --layers auto adds to a layer in one step."""
 PASSES = 2.4
-"""The time of a conversion, in passes of the fitted text through the network. It includes the
-time to convert the layers."""
+"""The time of a conversion, divided by the time of one pass of the fitted text through the network.
+The time to convert the layers is included."""
 HEALING_PASSES = 4.0
-"""The time of healing, in passes per token: one through the original network, three for the new
-one."""
+"""The time of healing per token, divided by the time of one forward pass: one pass through the
+original network, and three for the forward and backward pass of the new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Plan:
     method: str
     budget: Budget
     by_layer: bool = False
-    """Whether each layer gets a different size, larger if its conversion raises the loss more."""
+    """Whether layers get different sizes: larger ones where a conversion raises the loss more."""
     heal_tokens: int = 0
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
@@ -80,7 +80,7 @@ class SmallerCache:
     fitted_tokens: int
     held_out_tokens: int
     seconds: float | None = None
-    """The CPU seconds that the conversion would take; None if it was done."""
+    """The estimated CPU seconds of the conversion; None after the conversion."""
 
     @property
     def statement(self) -> str:
@@ -207,8 +207,8 @@ def forecast_sizes(
 ) -> tuple[Forecast, LanguageModelConfig]:
     """Return a forecast, and the configuration of the new network.
 
-    If the plan sizes caches by layer, the configuration follows from the forecast. Otherwise it is
-    ``even``.
+    With ``plan.by_layer``, the sizes of the layers follow from the forecast. Otherwise the
+    configuration is ``even``.
     """
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])

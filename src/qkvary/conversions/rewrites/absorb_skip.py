@@ -63,12 +63,12 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class SkipDecision:
-    """Whether the skip around a ReLU network can be absorbed."""
+    """The decision whether the skip around a ReLU network can be absorbed."""
 
     channels: Bool[Tensor, " d_ff"] | None
     """The inner channels whose sign changes; ``None`` if the skip cannot be absorbed."""
     reason: str
-    """The condition that holds or fails, as a clause of a sentence."""
+    """The reason for the decision, as a clause of a sentence."""
 
 
 def decide_skip(

@@ -64,9 +64,9 @@ class Gauge:
     """The gauge matrices of a layer, one per KV head."""
 
     key: Float[Tensor, "kv_heads head_dim head_dim"]
-    """A: keys are multiplied by A, queries by its inverse transpose."""
+    """The matrices A. Keys are multiplied by A, and queries by its inverse transpose."""
     value: Float[Tensor, "kv_heads head_dim head_dim"]
-    """B: values are multiplied by B, the output projection by its inverse."""
+    """The matrices B. Values are multiplied by B, and the output projection by its inverse."""
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
@@ -84,8 +84,9 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     fixes_value = sharing.value == IDENTITY or (fixed and (joins_key or joins_query))
     if fixed and fixes_value:
         raise UsageError(
-            "expected a key or value whose basis is not fixed by an identity role (a role that is "
-            f"the layer input) in {layer.name}, got {format_label(variant)}"
+            "expected a key or value whose basis is not fixed by an identity role in "
+            f"{layer.name}, got {format_label(variant)}; an identity role is a query, key or value "
+            "that is the layer input"
         )
     orthogonal = is_plain and sharing.is_symmetric
     key = same if fixed else _draw(config, generator, commutes=rotated, orthogonal=orthogonal)

@@ -1,4 +1,4 @@
-"""The key becomes the layer input, in every layer or in one."""
+"""Replaces the key by the layer input, in every layer or in one."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The query becomes the layer input, in every layer or in one."""
+"""Replaces the query by the layer input, in every layer or in one."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The value becomes the layer input, in every layer or in one."""
+"""Replaces the value by the layer input, in every layer or in one."""
 
 from functools import partial
 

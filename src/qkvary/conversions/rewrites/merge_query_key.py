@@ -1,7 +1,7 @@
-"""The query of a single head is merged into its key: W_Q W_K^T is one matrix.
+"""Merges the query of a single head into its key: W_Q W_K^T is one matrix.
 
-A head as wide as the layer needs one matrix instead of two. Only the attention layer changes, so
-norms and skips do not matter; rotary positions come between query and key and prevent the merge.
+If the head is as wide as the layer, one matrix replaces two. Only the attention layer changes, so
+norms and skips do not matter. Rotary positions come between query and key and prevent the merge.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.1.
 """

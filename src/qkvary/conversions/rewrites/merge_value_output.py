@@ -1,4 +1,4 @@
-"""The value of a single head is merged into the output projection: W_V W_O is one matrix.
+"""Merges the value of a single head into the output projection: W_V W_O is one matrix.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Remark 1.
 """

@@ -20,7 +20,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network in which a temperature and a key bias replace the position term ``+``.
 
     Each channel of the term's sinusoid depends either on the row (the query's position) or on the
-    column (the key's position). What depends on the row alone cancels in the softmax.
+    column (the key's position). Terms that depend only on the row cancel in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

@@ -1,1 +1,1 @@
-"""One module per method, which chooses a layer's new form and computes its weights."""
+"""The methods of conversion; each module chooses a layer's new form and computes its weights."""
