@@ -125,7 +125,7 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
 
             check_target(asked["out"])
         elif asked.get("formats"):
-            raise UsageError("expected --out with a folder, as --format writes files, got no --out")
+            raise UsageError("expected --out with a folder for the files of --format, got no --out")
         if takes_terminal:
             is_quiet = asked.pop("quiet") or asked["json_output"]
             given["terminal"] = open_terminal(is_quiet=is_quiet)
@@ -184,7 +184,7 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
 
 
 def _choose_kind(choices: list[Any]) -> Any:
-    """Return the type that the command line passes: text wherever the function accepts text."""
+    """Return the type of an option on the command line; it is text if the function accepts text."""
     choices = [one.typed if isinstance(one, Reads) else one for one in choices]
     takes_text = any(one is str or isinstance(one, str | ForwardRef) for one in choices)
     for one in choices:
@@ -199,7 +199,7 @@ def _choose_kind(choices: list[Any]) -> Any:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the entry point handle the error."""
+        """Raise the error, which ``cli.main`` handles."""
         raise BrokenPipeError
 
 
@@ -276,7 +276,7 @@ def print_result(
 
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
-    """Show progress and the time left; outside a terminal, only now and then."""
+    """Show progress and the time left; write fewer lines if the output is not a terminal."""
     started = time.monotonic()
     line = ProgressLine(started)
     first: list[int] = []
@@ -315,7 +315,7 @@ class OrderedTexts:
         self(0, "", False)
 
     def __call__(self, number: int, text: str, ends: bool) -> None:
-        """Append to the text of one prompt, and print the texts whose turn has come."""
+        """Append to the text of one prompt, and print as far as the order of prompts allows."""
         self._waiting[number] += text
         self._ended[number] |= ends
         while self._current < len(self._waiting):

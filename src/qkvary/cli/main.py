@@ -33,7 +33,7 @@ TYPED: list[str] = []
 PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
-"""Exit codes; 3, 5, 6, 7 and 128 + a signal come from the ``exit_code`` of an error."""
+"""Exit codes that are set here; 3, 5, 6, 7 and 128 + a signal are the ``exit_code`` of errors."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -71,7 +71,7 @@ def print_error(message: str) -> None:
 
 
 def never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream escape characters that it cannot encode."""
+    """Make a stream escape the characters that it cannot encode."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
@@ -199,7 +199,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 def interrupt(_number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, or end the process if an import is in progress.
 
-    The module that is being imported might swallow the exception.
+    During an import, the imported module might catch the exception and continue.
     """
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
@@ -212,7 +212,7 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def run() -> None:
-    """Run the command line of this process, and exit with its code."""
+    """Run the command in ``sys.argv``, and end the process with its exit code."""
     # Where SIGINT is ignored, as in the background of a script, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)

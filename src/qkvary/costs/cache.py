@@ -44,9 +44,9 @@ def layer_cache_bytes(
 ) -> int:
     """Return the bytes of one layer's cache for one sequence after ``context`` tokens.
 
-    A layer that reads another layer's keys and values keeps none. With ``peak``, return the maximum
-    over all contexts up to this one. The maximum is larger only for compressed attention, and for
-    formats that quantise a block of tokens once it is full.
+    The result is 0 for a layer that reads another layer's keys and values. With ``peak``, return
+    the maximum over all contexts up to this one. The maximum is larger only for compressed
+    attention, and for formats that quantise a block of tokens once it is full.
     """
     form = _format(stored_as)
     if peak:
@@ -187,7 +187,7 @@ def layerwise_cache_bytes(
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
     """Return the bytes that one more token adds after ``context`` tokens.
 
-    A summary of several tokens is divided equally among these tokens.
+    The bytes of a summary of several tokens are divided equally among these tokens.
     """
     form = _format(stored_as)
     return sum(
@@ -253,8 +253,8 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
 def _check_uniform(form: Format) -> None:
     if not form.is_uniform:
         raise ValueError(
-            "expected a format without blocks or a residual for compressed attention, which "
-            f"caches no entry per token, got {form.name}"
+            "expected a format without blocks or a residual, because compressed attention caches "
+            f"no entry per token, got {form.name}"
         )
 
 

@@ -19,7 +19,7 @@ SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
 """The sharing patterns that ``all_sharings`` compares in addition to head sharing."""
 
 PUBLISHED_GROUP = 4
-"""Number of query heads per KV head in the papers' GQA, at both sizes."""
+"""Number of query heads per KV head in the papers' GQA networks of both sizes."""
 
 _KEPT: tuple[tuple[str, Callable[[Variant], bool], str], ...] = (
     (
@@ -33,7 +33,7 @@ _KEPT: tuple[tuple[str, Callable[[Variant], bool], str], ...] = (
         "such norms need a key and a value that are different tensors",
     ),
 )
-"""Parts of a model that its variants keep if they can, each with the reason why one cannot."""
+"""Parts of a model, each with a test for it and the reason why some variants cannot keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Candidate:
     is_original: bool
     """Whether the candidate keeps the weights of the given model."""
     saving: Method | None = None
-    """The method by which the cache stores less without changing the weights, if any."""
+    """The exact saving that the cache uses, if any."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Candidates:
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
     notes: tuple[str, ...]
-    """Why requested variants do not fit, or what they lose; one sentence each."""
+    """Sentences on requested variants that do not fit, and on parts of the model that are lost."""
 
     @property
     def original(self) -> Candidate:
@@ -70,7 +70,7 @@ class Candidates:
 
 
 def own_label(model: Model) -> str:
-    """Return the label of a model's own variant, without what other variants take over from it."""
+    """Return the label of a model's own variant, without parts that its other variants inherit."""
     labels: set[str] = set()
     for layer, _ in count_kinds(model.layers):
         if isinstance(layer.attention, RecurrentLayer):

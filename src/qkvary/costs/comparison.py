@@ -18,7 +18,7 @@ from qkvary.costs.parameters import ParameterCount, active_parameters, model_par
 from qkvary.costs.training import training_macs_per_token
 
 LONGEST_DEFAULT = 8192
-"""Maximum of the default context, in tokens."""
+"""Largest context that is chosen by default, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class CostRow:
     decode_macs: MacCount
     """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
-    """MACs of a prompt as long as the context, with visible pairs and logits for the last token."""
+    """MACs of the prefill of a full context: visible pairs only, and logits for the last token."""
     square_macs: MacCount
     """MACs of a forward pass with all logits and all pairs of tokens, as the papers count them."""
     training_macs_per_token: float

@@ -37,9 +37,9 @@ class DecodeStep:
     context: int
     """Tokens that each new token attends to, itself included."""
     weight_bytes: float
-    """Bytes of weights read; of the experts, only the expected number of distinct ones counts."""
+    """Bytes of weights read; the number of experts is the expected number of distinct ones."""
     cache_bytes: int
-    """Bytes of cache read; for several devices, their number times what the fullest one reads."""
+    """Bytes of cache read. Every device of a replica counts as much as the one that reads most."""
     written_bytes: int
     macs: int
 
@@ -128,9 +128,10 @@ def weight_bytes(model: Model, weights: Format) -> int:
 def read_weights(model: Model, *, batch: int) -> float:
     """Return the number of parameters that a decoding step of ``batch`` tokens reads.
 
-    Embedding rows are looked up and not counted; a tied head is read as a matrix. The encoder, and
-    the keys and values of its output, are already computed. The experts that count are the
-    expected number of distinct experts in a batch, assuming uniform and independent routing.
+    A tied head is read as a matrix. Embedding rows are looked up and do not count. The encoder and
+    the projections of its output to keys and values do not count, because their results are stored.
+    The number of experts is the expected number of distinct experts in a batch, if routing is
+    uniform and independent.
     """
     outside = _numbers((*model.head, *model.others, *model.norms)) + model.entries
     kinds = count_kinds(model.layers)

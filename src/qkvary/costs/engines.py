@@ -26,13 +26,13 @@ from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 VLLM_BLOCK = 16
 """Tokens per block, unless a backend needs more."""
 VLLM_LATENT = (512, 64)
-"""Channels of the latent and of the rotary key that every backend of vLLM supports; backends for
-CPUs support no others (vllm/v1/attention/backends/mla)."""
+"""Numbers of channels in the latent and in the rotary key that every backend of vLLM supports. On
+CPUs, vLLM supports no other numbers (vllm/v1/attention/backends/mla)."""
 VLLM_LATENT_SIZES = (320, 512, 576)
-"""Sums of latent and rotary channels that vLLM accepts on any device (``MLACommonMetadata`` in
+"""Totals of latent and rotary channels that vLLM accepts on any device (``MLACommonMetadata`` in
 vllm/model_executor/layers/attention/mla_attention.py)."""
 LATENT_STEP = 128
-"""In models that also have states, blocks of latents are a multiple of this many tokens."""
+"""If a model also has states, a block of latents holds a multiple of this many tokens."""
 CELLS_STEP = 256
 """llama.cpp allocates a multiple of this many cells."""
 MICRO_BATCH = 512
@@ -84,7 +84,7 @@ class VllmCache:
     def users(self, pool: int) -> int:
         """Return how many sequences of full length fit in a pool at once.
 
-        Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks but one.
+        Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks except one.
         """
         return max(0, self.blocks(pool) - 1) // self.blocks_per_sequence
 
@@ -384,5 +384,5 @@ def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
 
 
 def _engine_recent(layer: RecurrentLayer) -> int:
-    """Return how many values a layer stores for recent tokens, the new token excluded."""
+    """Return how many values of recent tokens an engine stores, without those of the new token."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent

@@ -1,4 +1,4 @@
-"""Equal parameters: the feed-forward width that gives two networks the same parameter count."""
+"""Finds the feed-forward width that gives a network as many parameters as another network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Exact savings with a model's existing weights: the same function, fewer bytes.
+"""Finds exact savings: ways to cache fewer bytes with the same weights and the same outputs.
 
 "Exact" means equal in exact arithmetic. Rounding depends on the method and on the weights, which
-are not read here; each entry states what to check.
+are not read here. Each saving states what to check.
 
 Source: the K=V layers of Gemma 4.
 """
@@ -48,11 +48,11 @@ class Saving:
     layers: tuple[int, ...]
     """The layers that the method applies to, counted from 0."""
     bytes_now: int
-    """Bytes of one sequence's cache in these layers today."""
+    """Bytes of one sequence's cache in these layers without the method."""
     bytes_then: int
     """Bytes of one sequence's cache in these layers with the method."""
     model_bytes_now: int
-    """Bytes of one sequence's cache in all layers today."""
+    """Bytes of one sequence's cache in all layers without the method."""
     explanation: str
     """Why the method is exact."""
     price: str
@@ -70,7 +70,7 @@ class Saving:
 
     @property
     def model_bytes_then(self) -> int:
-        """Bytes of one sequence's cache in all layers, with this method where it applies."""
+        """Bytes of one sequence's cache in all layers, if the method is used where it applies."""
         return self.model_bytes_now - self.bytes_now + self.bytes_then
 
 
@@ -81,13 +81,13 @@ class SavingsReport:
     context: int
     """Tokens per sequence."""
     bytes_now: int
-    """Bytes of one sequence's cache today."""
+    """Bytes of one sequence's cache without any of these savings."""
     savings: tuple[Saving, ...]
     """The methods that store less; the smallest cache comes first."""
     already: tuple[str, ...]
     """Savings that the model already has by construction."""
     obstacles: tuple[str, ...]
-    """Why other layers have no exact saving."""
+    """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
     """Bytes of the cache in each lower-bit format, which changes the outputs."""
 
@@ -107,8 +107,8 @@ _EXPLANATIONS: dict[Method, str] = {
         "than keys and values have together"
     ),
     "latents": (
-        "the inner width of a low-rank projection is below its output width, and keys and values "
-        "are linear in the inner channels"
+        "keys and values are linear in the inner channels of a low-rank projection, which are "
+        "fewer than its output channels"
     ),
 }
 _PRICES: dict[Method, str] = {
@@ -122,15 +122,14 @@ _PRICES: dict[Method, str] = {
         "channel"
     ),
     "layer input": (
-        "keys and values are computed again from the stored layer input at each read; where "
-        "keys are neither rotated nor normalised, their projections can instead be absorbed into "
-        "the query and output projections; the layer input is well conditioned in every number "
-        "format if it is stored in an orthonormal basis; the time of a step must be measured"
+        "each read computes keys and values again from the stored layer input; if keys have no "
+        "rotation and no norm, the query and output projections can absorb the key and value "
+        "projections; in an orthonormal basis, the layer input is well conditioned in every number "
+        "format; the time of a step must be measured"
     ),
     "latents": (
-        "the second matrix of each low-rank projection is applied again at each read; where keys "
-        "are neither rotated nor normalised, it can instead be absorbed into the query and output "
-        "projections"
+        "each read multiplies by the second matrices of the low-rank projections again; if keys "
+        "have no rotation and no norm, the query and output projections can absorb these matrices"
     ),
 }
 
@@ -187,7 +186,7 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the changed model for each method that shrinks the cache of a long sequence."""
+    """Return the methods that shrink the cache of a long sequence, each with the changed model."""
     methods: tuple[Method, ...] = get_args(Method)
     changed: dict[Method, Model | None] = {
         method: apply_saving(model, method) for method in methods
@@ -210,7 +209,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """If ``layer`` reads the entries of another layer, give it that other layer's storage."""
+    """Return a layer with the same storage as the layer whose entries it reads, if any."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer
@@ -232,7 +231,7 @@ def _store_less(layer: Layer, method: Method) -> Layer:
 
 
 def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
-    """Return the storage of a layer under a method, ``None`` if the method does not apply."""
+    """Return the storage that a method gives a layer; ``None`` if the method does not apply."""
     config, variant = attention.config, attention.config.variant
     cached = variant.sharing.cached
     if method == "layer input":

@@ -41,8 +41,8 @@ class Format:
     group: int | None = None
     """Number of values that share a scale and a zero point; ``None`` if there are none."""
     block: int | None = None
-    """Number of rows that share a scale for each column, counted from the first row; they are
-    quantised once all of them are present. ``None`` if rows share no scale."""
+    """Number of rows in a block, which share one scale for each column. Blocks are counted from the
+    first row. A block is quantised once it is full. ``None`` if rows share no scale."""
     residual: int = 0
     """Number of newest rows that are not quantised."""
     plain_bits: int = 16
@@ -50,7 +50,7 @@ class Format:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether fewer than 16 bits are kept."""
+        """Whether a value is stored in fewer than 16 bits."""
         return self.bits < 16
 
     @property
@@ -68,9 +68,9 @@ class Format:
         return max(0, seen - self.residual) // block * block
 
     def last_closing(self, seen: int) -> int:
-        """Return how many rows had arrived when a block was most recently quantised.
+        """Return the number of rows when a block was last quantised; 0 before the first time.
 
-        The number is 0 if no block of the ``seen`` rows has been quantised yet.
+        ``seen`` is the present number of rows.
         """
         closed = self._closed(seen)
         return closed + self.residual if closed else 0
@@ -108,7 +108,7 @@ SCALE = _PLAIN["fp32"]
 
 
 def parse_format(text: str) -> Format:
-    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), torch's names."""
+    """Parse a name such as ``bf16``, ``bfloat16``, ``int8`` or ``int4-g32`` (groups of 32)."""
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
     if name in _PLAIN:
@@ -117,12 +117,13 @@ def parse_format(text: str) -> Format:
     if match is None:
         choices = ", ".join(FORMATS)
         raise ValueError(
-            f"expected one of the formats {choices}, int4-g32 ..., got {short(text, 60)!r}"
+            f"expected one of the formats {choices}, or one such as int4-g32, got "
+            f"{short(text, 60)!r}"
         )
     kind, sharing, count, residual, plain = match.groups()
     shared = DEFAULT_GROUP if count is None else int(count)
     if not 1 <= shared <= MOST_SHARED:
-        raise ValueError(f"expected scales for 1 to {MOST_SHARED:,} rows or numbers, got {shared}")
+        raise ValueError(f"expected 1 to {MOST_SHARED:,} values or rows per scale, got {shared}")
     return Format(
         name=name,
         bits=int(kind.removeprefix("int")),

@@ -43,13 +43,13 @@ class MacCount:
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
-    """Scores with their terms, and weighted sums of values, of all layers."""
+    """Scores, score terms and weighted sums of values in all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers; of the experts, only the active ones."""
+    """Feed-forward networks of all layers, with only the active experts."""
     head: int
     """The output head."""
     other: int = 0
-    """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
+    """All other parts: per-layer inputs, hyper-connections, and the stem of an encoder."""
 
     @property
     def attention(self) -> int:
@@ -172,7 +172,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
 
     Decoding token by token takes as many MACs as one causal forward pass, with three exceptions.
     With a stride, masked pairs are computed too. The bias g(j) of ``+`` is computed again for
-    every key. Scores and values of a latent are computed in the latent.
+    every key. Latent attention computes scores and weighted values directly from latents.
 
     Args:
         model: Any model that decodes.
@@ -196,7 +196,7 @@ def _check(tokens: int) -> None:
 
 
 def _sum(model: Model, layers: list[tuple[MacCount, int]], *, logits: int, other: int) -> MacCount:
-    """Return the sum over layers, each with its number of occurrences, and over the rest."""
+    """Add up the layers, each times its number of occurrences, the output head and ``other``."""
     head = sum(linear.weights * (1 if linear.is_pooled else logits) for linear in model.head)
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
@@ -231,7 +231,7 @@ def _forward_layer(
 def _forward_attention(
     attention: AttentionLayer, tokens: int, pairs: Pairs, *, fills_cache: bool
 ) -> tuple[int, int]:
-    """Return the MACs of one layer's projections, and of its scores, over a sequence."""
+    """Return two numbers for a sequence: the MACs of a layer's projections and of its scores."""
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         per_token = _query_and_output_macs(config)
@@ -288,13 +288,13 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 
 
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
-    """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
+    """Return the extra MACs of a cache that stores inputs or latents instead of keys and values.
 
-    The cheaper of two ways is counted. One way projects all stored inputs again, the new token's
-    included. The other way is possible only for some keys: it absorbs the key and value
-    projections into the query and output projections, and computes scores and values over the
-    whole width of the layer. For latents, the same holds for the second
-    matrices of low-rank projections.
+    The cheaper of two ways is counted. The first way projects all stored inputs again, including
+    that of the new token. In the second way, the query and output projections absorb the key and
+    value projections, and scores and values are computed over the whole width of the layer; some
+    keys do not allow this. Latents have the same two ways, with the second matrices of low-rank
+    projections in place of projections.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -316,7 +316,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
 
 
 def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int) -> int:
-    """Return the MACs of expanding stored latents; 0 if the projection itself is stored."""
+    """Return the MACs of expanding the stored latents of a projection; 0 if it has no latents."""
     config = attention.config
     inner = config.latent(source)
     if inner is None:
@@ -333,7 +333,7 @@ def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a key or value whose projection the query or the output absorbs."""
+    """Return the MACs of keys or values whose projection another projection absorbs."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -345,7 +345,7 @@ def _absorbs_key(attention: ProjectedAttention) -> bool:
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """Return the MACs of all heads for the score and the weighted value of one stored entry."""
+    """Return the MACs of the scores and weighted values of one stored entry, over all heads."""
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
@@ -393,7 +393,7 @@ def _stored_macs(config: AttentionConfig) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of computing what the cache stores for one token."""
+    """Return the MACs of computing the cache entry of one token."""
     config = attention.config
     if attention.storage == "input" or attention.reads_layer is not None:
         return 0
@@ -407,7 +407,7 @@ def _made_macs(attention: ProjectedAttention) -> int:
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through uncached and output projections and query map."""
+    """Return the MACs of one token in the query map and the projections that are not cached."""
     variant = config.variant
     uncached: list[Source] = [
         source for source in variant.projections if source not in variant.cached

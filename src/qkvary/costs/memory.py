@@ -1,4 +1,4 @@
-"""The minimum memory that a network needs, used to refuse networks that cannot fit."""
+"""Computes the minimum memory of a network, so that networks that cannot fit are refused."""
 
 from qkvary.arch.networks import TokenNetwork
 

@@ -1,4 +1,4 @@
-"""All costs of a network in one value."""
+"""Derives all costs of a network from its configuration."""
 
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -25,7 +25,7 @@ class Costs:
     square_macs: MacCount
     """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count."""
     visible_macs: MacCount
-    """MACs of a forward pass with the pairs that causality and windows leave visible."""
+    """MACs of a forward pass with only the pairs of tokens that no mask hides."""
     cache_bytes_per_token: int | None
     """Bytes that the cache stores per decoded token; ``None`` for a network that is not causal."""
     cache_bytes_per_sequence: int | None
@@ -71,7 +71,7 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
     tokens = model.max_tokens if length is None else length
     if tokens is None:
         kind = type(config).__name__
-        raise ValueError(f"expected the length of a sequence for a {kind}, got none")
+        raise ValueError(f"expected a length, because {kind} has no maximum length, got none")
     return Costs(
         length=tokens,
         dtype=dtype,

@@ -1,4 +1,4 @@
-"""Parameters by part, derived from a model.
+"""Counts the parameters of a model, by part.
 
 This module is independent of ``nn``. Both implement one specification, and a contract test
 compares them.
@@ -43,7 +43,7 @@ class ParameterCount:
     """The number of parameters of a network, by part."""
 
     embedding: int
-    """The token embeddings; in an encoder, including their bias."""
+    """Token embeddings, and their bias in an encoder."""
     positions: int
     """Learned absolute positions. Position terms of the scores are counted under ``attention``."""
     attention: int

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether ``one`` is nowhere larger than ``other`` and smaller in some coordinate.
+    """Return whether ``one`` is smaller than ``other`` in a coordinate and larger in none.
 
     If a coordinate should be large, the caller must pass its negative.
     """
