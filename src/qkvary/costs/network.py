@@ -23,7 +23,7 @@ class Costs:
     parameters: ParameterCount
     """Number of learned parameters by part."""
     square_macs: MacCount
-    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count."""
+    """MACs of a forward pass over one sequence with all pairs of tokens, as in the papers."""
     visible_macs: MacCount
     """MACs of a forward pass with only the pairs of tokens that no mask hides."""
     cache_bytes_per_token: int | None

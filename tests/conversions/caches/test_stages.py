@@ -179,7 +179,7 @@ def test_texts_are_windows_of_all_documents(tmp_path: Path) -> None:
     )
     assert (texts.fitted.shape, texts.trained.shape) == ((4, 10), (20, 10))
     assert set(texts.held_out.flatten().tolist()) == {ord("c")}
-    with pytest.raises(UsageError, match="at least 10 windows of 50 tokens, because one"):
+    with pytest.raises(UsageError, match="at least 10 windows of 50 tokens, got 4"):
         read_texts(tokenizer, [tmp_path / "a.txt"], tokens=200, context=50, held_out_tokens=10)
     with pytest.raises(UsageError, match="expected a text of at least 500 tokens, got 400"):
         read_texts(tokenizer, [tmp_path / "a.txt"], tokens=900, context=500, held_out_tokens=10)

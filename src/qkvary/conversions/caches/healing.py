@@ -128,7 +128,7 @@ class Distillation:
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score the held-out text."""
+        """Return the divergence and the loss on the held-out text."""
         del split, context
         compared = Comparison(self.original, self.held_out)
         loss, divergence = compared.measure(cast("LanguageModel", model))
