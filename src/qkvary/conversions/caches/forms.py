@@ -78,8 +78,8 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels in a key, if a layer caches ``numbers`` per token.
 
     It is the largest even divisor of the layer's number of rotated channels that is at most three
-    quarters of ``numbers``, or 2 if there is none. If the rotary scaling needs all rotated
-    channels, all are kept.
+    quarters of ``numbers``, or 2 if there is none; it is 0 for a layer without rotated channels. If
+    the rotary scaling needs all rotated channels, all are kept.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
