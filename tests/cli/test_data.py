@@ -53,7 +53,7 @@ def test_a_share_far_from_the_requested_one_is_reported(texts: Path, typed: Type
     (texts / "all.txt").write_text("<|endoftext|>".join(made_up(3, seed=1)), "utf-8")
     call = ("data", "prepare", texts, "--tokenizer", "bytes")
     printed = " ".join(typed(*call).split())
-    assert ", not 0.05, because only whole documents can be held out" in printed
+    assert ", not 0.05: only whole documents can be held out" in printed
     assert typed.json(*call)["warning"] in printed
 
 

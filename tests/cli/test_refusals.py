@@ -122,7 +122,7 @@ REFUSED = {
         "mute a --tokenizer none": "expected a tokenizer, got 'none'; choices: gpt2, bytes",
         "mute a --tokenizer rotary/tok307.bin": " bytes after 13 pieces",
         "own ''": "expected a prompt, got none",
-        "own xyz": "expected characters from the 13 of this model, got 'x'",
+        "own xyz": "expected one of the 13 characters of this model, got 'x'",
         "own aaaaaaaaaaaaaaaaaa": "expected a prompt of at most 17 tokens, got 18",
         "own a --tokens 18": "17 new tokens after a prompt of 1 (limit 17, and the last ",
         "own a --temperature nan": "expected temperature from 0 and finite, got nan",

@@ -59,7 +59,7 @@ def test_cuts_are_before_spaces_after_other_characters(text: str, length: int) -
 
 
 def test_an_unknown_character_is_rejected_with_its_location() -> None:
-    with pytest.raises(UsageError, match=r"^book:3: expected characters from .* got 'z'"):
+    with pytest.raises(UsageError, match=r"^book:3: expected one of .* got 'z'"):
         encode_documents(every()["characters"], [Document("stz", "book:3")])
 
 

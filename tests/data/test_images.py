@@ -87,7 +87,7 @@ def test_another_file_is_refused(root: Path) -> None:
         (b"", "expected an IDX file of bytes in here, got one that begins"),
         (b"\x89PNG\r\n", "expected an IDX file of bytes in here, got one that begins 89 50"),
         (b"\0\0\x0d\1" + bytes(4), "expected an IDX file of bytes in here, got one that begins 00"),
-        (pack_idx(draw(11, 6, seed=0))[:-1], "expected 78 bytes in here by its header, got 77"),
+        (pack_idx(draw(11, 6, seed=0))[:-1], "78 bytes in here according to its header, got 77"),
         (struct.pack(">4B3I", 0, 0, 8, 3, *[2**31] * 3), "9,903,520,314,283,042,199,192,993,808"),
     ],
 )

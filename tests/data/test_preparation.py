@@ -177,7 +177,7 @@ def test_the_limit_includes_the_document_that_reaches_it(
 
 def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"validation in made up, got none of 1: give a longer text, .* `qkv"
+        UsageError, match=r"validation in made up, got none .* all: 1\); give a longer .* `qkv"
     ):
         make_set(tmp_path, ["a"], [" "])
     empty = Source(name="nothing", streams=[])

@@ -113,9 +113,9 @@ def test_invalid_arguments_are_rejected(prepared: PreparedData) -> None:
     split = prepared.splits["train"]
     with pytest.raises(ValueError, match="expected more than 100,000 tokens"):
         PackedRows(split, 100_000)
-    with pytest.raises(ValueError, match="expected rows of 2 within the"):
+    with pytest.raises(ValueError, match="expected rows of 2 tokens within the"):
         split.read(split.tokens - 1, 2)
-    with pytest.raises(ValueError, match="expected rows of 3 within the"):
+    with pytest.raises(ValueError, match="expected rows of 3 tokens within the"):
         split.gather(np.array([0, split.tokens - 2]), 3)
 
 

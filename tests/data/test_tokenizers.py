@@ -64,7 +64,7 @@ def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
 
 
 def test_a_character_outside_of_the_alphabet_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected characters from the 2 of this model, got 'c'"):
+    with pytest.raises(ValueError, match="expected one of the 2 characters of this model, got 'c'"):
         CharacterTokenizer("ab").encode("abc")
 
 
@@ -72,7 +72,7 @@ def test_a_character_outside_of_the_alphabet_is_refused() -> None:
     ("pieces", "scores", "message"),
     [
         (PIECES, SCORES[1:], "expected a score for each of 267 pieces, got 266"),
-        (PIECES[:200], SCORES[:200], "expected a token for each of 256 bytes, or for none, got"),
+        (PIECES[:200], SCORES[:200], "expected tokens for all 256 bytes or for no bytes, got"),
         (PIECES, [math.nan, *SCORES[1:]], "expected only finite scores"),
     ],
 )

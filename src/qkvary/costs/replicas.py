@@ -1,10 +1,11 @@
-"""The part of the cache that each device of a replica holds.
+"""Cache bytes on each device of a replica.
 
 A replica is one copy of the model on several devices.
 
-Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
-device. A tensor from which all heads make keys and values (a latent or the layer input) is on every
-device too. A layer that stores any latent counts as undivided.
+Weights are divided evenly among the devices. Every device stores an equal share of the KV heads,
+rounded up to whole heads, so a single KV head is on every device. A tensor from which all heads
+make keys and values (a latent or the layer input) is also on every device. A layer that stores any
+latent counts as undivided.
 """
 
 from qkvary.arch.blocks import AttentionLayer, Layer, ProjectedAttention
@@ -22,9 +23,10 @@ def device_cache_bytes(
     encoder_tokens: int | None = None,
     is_read: bool = False,
 ) -> int:
-    """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
+    """Return one sequence's peak cache bytes on the device that stores the most.
 
-    With ``is_read``, return the bytes that decoding the last token of ``context`` reads there.
+    The peak is the maximum over all contexts up to ``context``. If ``is_read`` is True, return the
+    bytes that this device reads to decode the last token of ``context``.
     """
     seen = model.count_encoder_tokens(encoder_tokens, context)
 
@@ -45,7 +47,7 @@ def device_cache_bytes(
 
 
 def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Return how many of a layer's ``size`` bytes are on the device with the most heads."""
+    """Return the bytes on the device with the most heads, out of ``size`` bytes of a layer."""
     if not isinstance(attention, ProjectedAttention):
         return size
     if attention.storage in ("input", "latent"):

@@ -1,6 +1,6 @@
 """Serving plans: users per device, devices for all users, and the time of a decoding step.
 
-A replica of the model runs on one or several devices; ``costs.replicas`` says how several devices
+A replica of the model runs on one or several devices. ``costs.replicas`` describes how the devices
 divide the model.
 """
 
@@ -16,9 +16,9 @@ from qkvary.costs.replicas import device_cache_bytes
 
 Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Numbers of devices that a replica may span."""
+"""Allowed numbers of devices per replica."""
 MOST_TOKENS = 2**36
-"""End of the search for the longest context; if this many tokens fit, memory sets no limit."""
+"""Upper bound of the search for the longest context. If it fits, the context is unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Demand:
     """The workload to serve, and the device that serves it."""
 
     device: Device
-    """The device."""
+    """The device that serves the model."""
     context: int
     """Tokens that are cached for every user."""
     users: int
@@ -40,7 +40,7 @@ class Demand:
     encoder_tokens: int | None = None
     """Number of encoder tokens, if the model does not fix it."""
     replica_sizes: tuple[int, ...] = REPLICA_SIZES
-    """Numbers of devices that a replica may span, in ascending order."""
+    """Allowed numbers of devices per replica, in ascending order."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.reserve < 1:
@@ -78,22 +78,22 @@ class ServingPlan:
     weight_bytes: int
     user_bytes: int
     longest_context: int | None
-    """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
+    """Maximum context of a replica with one user, in tokens; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
-    """Number of devices that form one replica; ``None`` if the model fits on none of the sizes."""
+    """Number of devices per replica; ``None`` if the model does not fit on any allowed number."""
     users_per_replica: int = 0
     """Maximum number of users per replica at the full context."""
     devices: int | None = None
     """Number of devices for all users."""
     price_per_month: float | None = None
     fills: Fills | None = None
-    """What takes most of a replica's memory at this demand; ``None`` if nothing fits."""
+    """The larger part of a replica's memory at this demand; ``None`` if the model does not fit."""
     step: DecodeStep | None = None
-    """One decoding step of a replica, for the users that it serves."""
+    """The cost of one decoding step of a replica, with one token for each of its users."""
     step_seconds: float | None = None
     """The time of this step by the roofline model; ``None`` if the device's rates are not known."""
     bound: Bound | None = None
-    """What takes the largest part of ``step_seconds``."""
+    """The largest part of ``step_seconds``; ``None`` if the device's bandwidth is not known."""
 
     @property
     def fits(self) -> bool:
@@ -102,7 +102,7 @@ class ServingPlan:
 
     @property
     def users_per_device(self) -> float:
-        """``users_per_replica`` divided by the devices of a replica."""
+        """The number of users per device, which can be below 1."""
         return self.users_per_replica / (self.devices_per_replica or 1)
 
     @property
@@ -121,8 +121,8 @@ class ServingPlan:
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    A replica gets as many devices as minimise the number of devices for all users. If several
-    sizes of replica are equally good, it gets the smallest size.
+    The number of devices per replica is the one that serves all users with the fewest devices. If
+    several numbers are equally good, the smallest is taken.
 
     Raises:
         ValueError: if the model does not decode.
@@ -165,7 +165,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return a replica's number of devices and of users, or ``None`` if the model does not fit."""
+    """Return a replica's numbers of devices and users, or ``None`` if the model does not fit."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:
@@ -202,5 +202,5 @@ def _longest_context(
 
 
 def _divide_up(amount: int, parts: int) -> int:
-    """Return the quotient rounded up, exact for numbers of any size."""
+    """Return ``amount / parts`` rounded up, exact for integers of any size."""
     return -(-amount // parts)

@@ -1,4 +1,4 @@
-"""The costs of score terms and cores: each entry of ``arch.terms`` has a rule of its name."""
+"""Cost rules of the score terms, role terms and cores of ``arch.terms``, by name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ class TermCost:
     parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
     """Returns the numbers of weights and of biases in a layer."""
     macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """Returns the MACs of a layer, given its numbers of keys and of pairs of query and key."""
+    """Returns the MACs of a layer, given the numbers of keys and of query-key pairs."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
+    """Returns the MACs of one decoded token, given the number of keys. The default is ``macs``."""
     absorbs_key: bool = True
     """Whether the key's projection can be folded into the query."""
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
-    """Return the cost rules of the terms that a layer has."""
+    """Return the cost rules of a layer's terms."""
     return (TERMS.get(term.name, _NOT_KNOWN) for term in config.variant.terms)
 
 
@@ -38,7 +38,7 @@ def decode_term_macs(config: AttentionConfig, keys: int) -> int:
 
 
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores."""
+    """Return the MACs of computing the key bias g(j) once per batch and adding it to the scores."""
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
 
@@ -73,12 +73,12 @@ def _latent_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
-    """Return the MACs of expanding every latent to key and value."""
+    """Return the MACs of expanding every latent to a key and a value."""
     return keys * _latent_parameters(config)[0]
 
 
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the extra MACs of scores and values in the latent instead of in the heads."""
+    """Return the extra MACs of computing scores and values in the latent, not in the heads."""
     # A core whose scores are not dot products needs the keys themselves.
     if config.variant.core != "softmax":
         return _expanding_macs(config, keys, keys)
@@ -87,7 +87,7 @@ def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
 
 
 _NOT_KNOWN = TermCost(absorbs_key=False)
-"""The costs of a part from a user's file, which are not counted."""
+"""The cost rule of a term from a user's file. It counts nothing."""
 
 TERMS: Mapping[str, TermCost] = {
     "kv_norm": TermCost(
@@ -126,7 +126,7 @@ TERMS: Mapping[str, TermCost] = {
         parameters=lambda config: (config.num_kv_heads * (config.variant.decay == "learned"), 0)
     ),
 }
-"""The costs of each term."""
+"""The cost rule of each term, by name."""
 
 
 def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
@@ -135,19 +135,22 @@ def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
 
 
 def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of q (k^T v), or of (q k^T) v if these are fewer."""
+    """Return the MACs of q (k^T v) or of (q k^T) v, whichever takes fewer."""
     return min(_pairwise_macs(config, keys, pairs), _state_macs(config, pairs // keys, keys))
 
 
 def _state_macs(config: AttentionConfig, queries: int, keys: int) -> int:
-    """Return the MACs that add keys to a state and apply queries to it."""
+    """Return the MACs of adding keys to a state and multiplying queries by the state."""
     size, heads = config.size_per_head, config.num_heads
     sums = heads * queries * size if config.variant.is_normalised else 0
     return size**2 * (config.num_kv_heads * keys + heads * queries) + sums
 
 
 def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention: pairs within chunks, and states between chunks."""
+    """Return the MACs of linear attention.
+
+    Causal attention uses pairs of tokens within a chunk, and a state of all earlier chunks.
+    """
     if config.kernel == "explicit":
         return _pairwise_macs(config, keys, pairs)
     if not config.causal:
@@ -164,7 +167,7 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 
 
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention over a prompt, and of the state after it."""
+    """Return the MACs of linear attention over a prompt and of the state after the prompt."""
     if keys == 1:
         return _recurrent_macs(config, keys)
     # Such a prompt is always processed in chunks, even with the explicit kernel.
@@ -179,14 +182,14 @@ def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreCost:
-    """The rule of one core: the MACs of its scores and of the weighted sums of values."""
+    """The cost rule of one core: the MACs of its scores and of the weighted sums of values."""
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
-    """Returns the MACs of a layer, given its numbers of keys and of pairs of query and key."""
+    """Returns the MACs of a layer, given the numbers of keys and of query-key pairs."""
     prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """Returns the MACs of a prompt that fills a cache; ``None``: ``macs`` does."""
+    """Returns the MACs of a prompt that fills a cache. The default is ``macs``."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
+    """Returns the MACs of one decoded token, given the number of keys. The default is ``macs``."""
 
 
 _LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)
@@ -200,4 +203,4 @@ CORES: Mapping[str, CoreCost] = {
     "linear-softmax": _LINEAR,
     "linear-identity": _LINEAR,
 }
-"""The costs of each core."""
+"""The cost rule of each core, by name."""

@@ -1,10 +1,11 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and the speed.
 
-Activations are the tensors that autograd saves in a block with a fused softmax core and no dropout,
-each counted once. Copies of weights are not counted, nor are the statistics of norms (one or two
-numbers per token) and of the softmax (one number per token and head). A nonlinearity is assumed to
-keep both input and output, although ReLU needs only one. Compressed attention and sorting tokens by
-expert are rough estimates. A backward pass takes twice the MACs of a forward pass.
+Activations are the tensors that autograd saves in a block with a fused softmax core and no dropout.
+Each tensor counts once. Three things are not counted: copies of weights, the statistics of norms
+(one or two numbers per token), and those of the softmax (one number per token and head). A
+nonlinearity is assumed to keep both input and output, although ReLU needs only one. The numbers for
+compressed attention and for sorting tokens by expert are rough estimates. A backward pass takes
+twice the MACs of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ STATE_BYTES = 16
 """Bytes per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
-"""Bytes of a 32-bit logit and its gradient, if head and loss are not fused."""
+"""Bytes per logit: a 32-bit logit and its gradient, for a head that is not fused with the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class TrainingPlan:
     largest_batch: int
     """Maximum number of sequences that fit into the free memory; 0 if a single one does not."""
     macs_per_token: float
-    """MACs per token of forward and backward pass, with visible pairs and any recomputation."""
+    """MACs per token of forward and backward pass, with recomputation and without masked pairs."""
     tokens_per_second: float | None
     """Tokens per second, if the device's rate is known."""
 
@@ -163,7 +164,7 @@ def activation_bytes(
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
-    """Return how many numbers per token one block keeps for its backward pass."""
+    """Return the numbers per token that one block keeps for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
     # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
@@ -192,10 +193,10 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 
 
 def _projected_numbers(attention: ProjectedAttention) -> int:
-    """Return how many numbers per token queries, keys, values and weighted sums take.
+    """Return the numbers per token that queries, keys, values and weighted sums take.
 
-    Each tensor counts once. A projection that is read both rotated and unrotated, or normalised,
-    becomes two tensors.
+    Each tensor counts once. A projection counts as two tensors if it is normalised, or if it is
+    used both with and without rotation.
     """
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing
@@ -228,10 +229,11 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return how many numbers per token linear attention saves besides query, key and value.
+    """Return the numbers per token that linear attention saves in addition to query, key and value.
 
-    For a long sequence and the features 1 + elu (others save less), these are the features and
-    values in chunks, the scores of each chunk, the state before it, and the sums before division.
+    These are the features and values in chunks, the scores of each chunk, the state before each
+    chunk, and the sums before division. The sequence is assumed to be long. The features are
+    assumed to be 1 + elu; other features save less.
     """
     variant, queries = config.variant, config.num_heads * config.size_per_head
     pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)

@@ -1,1 +1,1 @@
-"""Loads examples. Each source of examples has one file; only this package downloads."""
+"""Loads training and test examples, with one module per source. All downloads are made here."""

@@ -1,7 +1,6 @@
-"""Draws random image augmentations: which images are flipped, and how each image is cropped.
+"""Draws random augmentations: a crop of each image, and the images to flip.
 
-All functions here depend on seed and step alone. The images themselves are changed where they are
-batched.
+The draws depend only on seed and step. The code that makes batches applies them to the images.
 """
 
 import math
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 from qkvary.data.rows import random_words
 
 SCALE = (0.8, 1.0)
-"""Range of a crop's area, as a share of the image's area."""
+"""Range of the area of a crop, as a share of the image's area."""
 RATIO = (0.9, 1.1)
-"""Range of a crop's width divided by its height."""
+"""Range of the aspect ratio of a crop, width divided by height."""
 TRIES = 10
-"""Number of sizes to try before the whole image is taken."""
+"""Maximum number of sizes drawn per crop. If none fits, the whole image is used."""
 _NUMBERS = 2 * TRIES + 3
 
 
@@ -38,9 +37,9 @@ class Crops(NamedTuple):
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
     """Draw the crops of a batch of square images with ``size`` rows and columns.
 
-    The area of a crop and the logarithm of its aspect ratio are uniform. A crop that does not fit
-    the image is drawn again; after ten draws the whole image is used. The position is uniform. Half
-    of the crops are flipped.
+    The area of a crop, the logarithm of its aspect ratio, and its position are uniform. A crop that
+    does not fit the image is drawn again; after ten draws, the whole image is used. Each crop is
+    flipped with probability 1/2.
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """

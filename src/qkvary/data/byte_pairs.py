@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     import tiktoken
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""GPT-2's pre-tokenization pattern, written without backtracking; merges stay within one match."""
+"""GPT-2's pre-tokenization pattern, without backtracking. Merges never cross a match's borders."""
 SEPARATOR = "<|endoftext|>"
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes that a list of merges writes as themselves; the others become letters from U+0100 on."""
+"""Bytes that GPT-2's files write as the character with the same number.
+
+The files write all other bytes as letters from U+0100 on.
+"""
 
 
 def byte_letters() -> dict[str, int]:
-    """Return the byte that each letter in GPT-2's files stands for, in token order."""
+    """Return a mapping from each letter in GPT-2's files to its byte, in token order."""
     others = [byte for byte in range(256) if byte not in _PLAIN]
     letters = {chr(byte): byte for byte in _PLAIN}
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class BytePairTokenizer:
-    """Merges neighbouring tokens, the earliest merge of the list first."""
+    """Byte pair tokenizer, which applies a list of merges; earlier merges take precedence."""
 
     beginning: int | None = None
 
@@ -80,11 +83,11 @@ class BytePairTokenizer:
         )
 
     def numbers(self) -> dict[str, int]:
-        """Return the index of every token by its letters, as in ``encoder.json``."""
+        """Return a mapping from the letters of each token to its index, as in ``encoder.json``."""
         return {**self._names, SEPARATOR: len(self.pieces)}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text; a separator's name in the text is ordinary text."""
+        """Return the tokens of the text. The separator's name in a text is ordinary text."""
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 

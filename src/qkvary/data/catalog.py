@@ -1,9 +1,9 @@
-"""Imports modules of this package by file name, when their data is first used. Torch-free."""
+"""Imports modules of ``qkvary.data`` by name, when they are first used. Does not import torch."""
 
 import importlib
 from typing import Any
 
 
 def data_module(name: str) -> Any:
-    """Return a module of ``data``."""
+    """Return the module of ``qkvary.data`` with the given name."""
     return importlib.import_module(f"qkvary.data.{name}")

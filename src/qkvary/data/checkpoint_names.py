@@ -1,6 +1,6 @@
 """Finds checkpoints by name: packaged models, checkpoints below ``QKVARY_DATA``, and trained runs.
 
-Torch-free; what a checkpoint contains is read elsewhere.
+This module does not read the contents of checkpoints, and does not import torch.
 """
 
 import re
@@ -41,10 +41,11 @@ def find_packaged(name: str) -> Path | None:
 
 
 def find_checkpoint(reference: StrPath) -> Path:
-    """Return the file or folder of a checkpoint, given a path or a name; existing paths win.
+    """Return the file or folder of a checkpoint, given its path or its name.
 
-    A run's network is found by the run's folder or the start of its key: ``START`` is looked up in
-    ``runs``, ``FOLDER/START`` in ``FOLDER``.
+    An existing path takes precedence over a name. A run's network is found by the run's folder or
+    by the start of the run's key: ``START`` is looked up in ``runs``, and ``FOLDER/START`` in
+    ``FOLDER``.
     """
     name = read_name(reference, "the name or path of a checkpoint")
     path = read_path(name)
@@ -72,8 +73,8 @@ def find_checkpoint(reference: StrPath) -> Path:
 def find_run(path: Path, runs: Path = RUNS) -> Path | None:
     """Return the folder of a run, or ``None``.
 
-    ``path`` is that folder, or ``FOLDER/START``: a folder of runs and the start of the run's key;
-    without ``FOLDER``, the run is in ``runs``.
+    ``path`` is the folder of the run, or ``FOLDER/START``, where ``FOLDER`` is a folder of runs and
+    ``START`` is the start of the run's key. Without ``FOLDER``, the run is looked up in ``runs``.
     """
     if _RUN_KEY.fullmatch(path.name) and path.is_dir():
         return path

@@ -1,6 +1,6 @@
 """Reads documents from files: plain text and JSON lines (optionally gzipped), and parquet.
 
-A text file is one document, or several separated by ``<|endoftext|>``; in the other formats each
+A text file is one document, or several separated by ``<|endoftext|>``. In the other formats, each
 line or row is one document. Errors name the file and the line. Blank documents are skipped. Reading
 can resume after any document.
 """
@@ -30,14 +30,14 @@ from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 
 SECTION_BYTES = 2**26
-"""A longer text without separators is cut into several documents at line ends."""
+"""Maximum bytes of a document in a text without separators. Longer texts are cut at line ends."""
 SECTION_CUTS = (1, 64, 4096)
-"""Number of documents into which a section of a long text is cut: tried in this order until the
-held-out share is close enough. A document has 64 MiB, 1 MiB or 16 KiB."""
+"""Numbers of documents per section of a long text, which give documents of 64 MiB, 1 MiB or 16 KiB.
+They are tried in this order until the held-out share is close enough."""
 LARGEST_LINE = 2**28
 """The maximum bytes of a line of JSON."""
 NULS = bytes(16)
-"""A run of NUL bytes, as in tar headers and unwritten parts of files; no text has one."""
+"""A run of NUL bytes, as in tar headers and unwritten parts of files. It never occurs in a text."""
 _CHUNK, _ROWS = 2**20, 1024
 _MARK = DOCUMENT_END.encode()
 _BOM = b"\xef\xbb\xbf"
@@ -53,7 +53,7 @@ KINDS = {
 
 
 class Document(NamedTuple):
-    """One text."""
+    """One document, and its place for error messages."""
 
     text: str
     where: str
@@ -95,7 +95,7 @@ class FileDocuments:
     files: Sequence[Path]
     field: str = "text"
     cuts: int = 1
-    """Number of documents into which ``SECTION_BYTES`` of a longer text are cut."""
+    """Number of documents per ``SECTION_BYTES`` of a long text."""
     place: tuple[int, int] = (0, 0)
     """The index of the current file, and the number of its documents that were read."""
 
@@ -148,10 +148,10 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and the number of parts to cut each section into.
+    """Return the rule for held-out documents, and the number of documents per section of a text.
 
-    The numbers in ``SECTION_CUTS`` are tried until the held-out share is close enough to ``share``;
-    if it never is, the best number is returned.
+    The numbers in ``SECTION_CUTS`` are tried until the held-out share is close enough to ``share``.
+    If no number is close enough, the closest one is returned.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:
@@ -172,7 +172,7 @@ def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut 
 
 
 class _Unpacked(gzip.GzipFile):
-    """A compressed text; reading fails once it expands to an implausible size."""
+    """A compressed text. Reading it raises an error if its size becomes implausible."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
@@ -207,7 +207,10 @@ def _read_chunk(file: IO[bytes], path: Path) -> bytes:
 
 
 def read_text(file: IO[bytes], path: Path, cuts: int = 1) -> Iterator[Document]:
-    """Yield the documents of a text file; whitespace around separated documents is removed."""
+    """Yield the documents of a text file.
+
+    In a text with separators, whitespace at the start and the end of documents is removed.
+    """
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
     # twice.
@@ -289,7 +292,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[dict[str, Any]]:
 
 
 def _check_field(field: str, names: Sequence[str], where: str) -> None:
-    """Refuse a line, row or file without the field that holds the text."""
+    """Raise a ``UsageError`` unless a line, row or file has the field that holds the text."""
     if field not in names:
         raise UsageError(
             f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; say "
@@ -298,7 +301,7 @@ def _check_field(field: str, names: Sequence[str], where: str) -> None:
 
 
 def make_document(row: Mapping[str, Any], field: str, where: str) -> Document:
-    """Return the document in a field of a line or row."""
+    """Return the document in the field ``field`` of a line or row."""
     _check_field(field, list(row), where)
     value = row[field]
     if not isinstance(value, str):
@@ -314,16 +317,16 @@ def make_document(row: Mapping[str, Any], field: str, where: str) -> Document:
 
 @dataclass(slots=True, kw_only=True)
 class TextPart:
-    """A part of one text, for a text that is split by position."""
+    """One part of a text that is split by position."""
 
     text: str
     where: str
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the part as a single document, unless ``position`` says that it was read."""
+        """Yield the part as a single document if ``position`` is None; otherwise yield nothing."""
         if position is None and not is_blank(self.text):
             yield Document(self.text, self.where)
 
     def position(self) -> JsonValue:
-        """Return 1, the position after the single document that this part consists of."""
+        """Return 1, the position after the only document of this part."""
         return 1

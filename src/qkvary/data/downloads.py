@@ -17,7 +17,7 @@ from qkvary.storage.errors import ResourceError
 TIMEOUT_SECONDS = 15.0
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
-"""Maximum seconds until the hub answers, before its libraries are used."""
+"""Timeout in seconds of the request that tests whether the hub can be reached."""
 
 # Without the other default handlers, only https can be opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
@@ -34,7 +34,7 @@ _OFFLINE_FLAGS = (
     ("datasets.config", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_DATASETS_OFFLINE"),
 )
-"""The modules and names in which the libraries keep ``HF_HUB_OFFLINE``, which they read on
+"""The module and the name of each variable that the libraries set from ``HF_HUB_OFFLINE`` on
 import."""
 
 
@@ -58,7 +58,7 @@ def is_offline() -> bool:
 
 
 def hub_address() -> str:
-    """Return the address of the hub, which ``HF_ENDPOINT`` replaces."""
+    """Return the address of the hub: the value of ``HF_ENDPOINT`` if it is set, else ``HUB``."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
 
 
@@ -106,7 +106,7 @@ def _make_opener() -> urllib.request.OpenerDirector:
 
 
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
-    """Download a small file; ``timeout`` is for the whole download.
+    """Download a small file. ``timeout`` limits the whole download, in seconds.
 
     The error is a ``FileNotFoundError`` if the file is missing, a ``PermissionError`` if it is not
     public, a ``ValueError`` if it is too large, and a ``DownloadError`` for any other failure.

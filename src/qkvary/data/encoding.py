@@ -22,19 +22,19 @@ Tokens = NDArray[Any]
 PIECE_CHARACTERS = 2**20
 """Minimum number of characters of each part of a long document."""
 LIBRARY_CHARACTERS = 2**16
-"""The same minimum for the ``tokenizers`` library, which is slower on longer texts."""
+"""Minimum characters of each part for the ``tokenizers`` library, which is slow on long texts."""
 LONGEST_UNBROKEN = 2**24
 """Maximum number of characters without whitespace that a tokenizer may receive."""
 LETTERS_PER_TOKEN = 32
-"""Characters of a document to encode per requested token; more if tokens are longer."""
+"""Characters that ``encode_start`` first encodes per requested token. It doubles them if needed."""
 SPARE_TOKENS = 16
-"""Tokens before the end of a shortened text, which may differ from those of the whole text."""
+"""Number of tokens at the end of a shortened text that may differ from those of the whole text."""
 # Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
 
 class EncodedDocument(NamedTuple):
-    """A document as tokens."""
+    """The tokens of a document."""
 
     tokens: Tokens
     """The tokens; the last one is the separator."""
@@ -49,9 +49,9 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the first tokens of a document: ``tokens`` or more, or all of a short one.
+    """Return at least the first ``tokens`` tokens of a document, or all tokens if it is shorter.
 
-    The first ``tokens`` of them are those of the whole document.
+    These ``tokens`` tokens equal the first tokens of the whole document.
     """
     letters = LETTERS_PER_TOKEN * tokens
     try:

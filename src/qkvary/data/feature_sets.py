@@ -91,7 +91,10 @@ def features_path(name: str) -> Path:
 
 
 def hash_features(name: str) -> str | None:
-    """Return the sha256 of features made on this machine; None for other or missing features."""
+    """Return the sha256 of features that were computed on this machine.
+
+    The result is None for packaged or random features, and if there is no readable file.
+    """
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:
         with suppress(OSError), path.open("rb") as file:

@@ -71,9 +71,10 @@ def download(
 def load_published(
     folder: str, files: Sequence[str], url: str, sha256: str, *, name: str, put: str, limit: int
 ) -> tuple[bytes, str]:
-    """Return a published file and where it was found, on this machine or downloaded.
+    """Return the contents of a published file, and its path or URL.
 
-    The first of ``files`` found in ``folder`` is used; a download is kept in the cache.
+    The first of ``files`` that exists in ``folder`` is used. If none exists, the file is downloaded
+    and kept in the cache.
     """
     path = find_file(folder, files)
     if path is None:

@@ -90,7 +90,7 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
 
 
 def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
-    """Return the features in a file's bytes."""
+    """Return the features in the bytes of a file, after checking their shapes and values."""
     try:
         tensors = load(data)
     except (SafetensorError, ValueError) as error:
@@ -109,7 +109,7 @@ def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures
 
 
 def _draw_noise(about: FeatureSet) -> ImageFeatures:
-    """Return vectors that do not depend on their class: uniform with variance 1."""
+    """Return random features that do not depend on the class: uniform with variance 1."""
 
     def draw(split: str, images: int) -> NDArray[np.float32]:
         shape = (about.classes, images, about.width)

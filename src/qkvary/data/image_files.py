@@ -30,7 +30,7 @@ class LoadedImages(NamedTuple):
     train: Images
     test: Images
     classes: tuple[str, ...] = ()
-    """The names of the classes where the files name them."""
+    """The names of the classes; empty if the files contain no names."""
 
 
 def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
@@ -56,7 +56,7 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
     expected = header + math.prod(sizes)
     if len(data) != expected:
         raise DamagedError(
-            f"expected {expected:,} bytes in {where} by its header, got {len(data):,}"
+            f"expected {expected:,} bytes in {where} according to its header, got {len(data):,}"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(sizes)
 
@@ -77,7 +77,7 @@ def read_cifar(data: bytes, *, classes: int) -> tuple[NDArray[np.uint8], NDArray
 def decode_picture(
     data: bytes, where: str, sides: range, formats: tuple[str, ...] = ("PNG", "JPEG")
 ) -> NDArray[np.uint8]:
-    """Return a square picture, ``[1 or 3, size, size]``; needs Pillow.
+    """Decode a square picture to ``[1 or 3, size, size]``; needs Pillow.
 
     The picture is decoded only if its header gives one of ``formats`` and a side in ``sides``.
     """

@@ -1,7 +1,7 @@
 """Lists image data sets: shape, files, checksums and origin. Imports neither numpy nor torch.
 
-A subset is a separate data set: its name says how many images or classes it has, and it is not
-compared with published results. Checksums are those of the uncompressed files.
+A subset is a separate data set, whose name contains its number of images or classes. Results on a
+subset are not compared with published results. Checksums are those of the uncompressed files.
 """
 
 import hashlib
@@ -76,10 +76,11 @@ class ImageSet:
     folder: str
     """The folder in ``QKVARY_DATA`` or in the cache."""
     train: Mapping[str, str]
-    """The training files in order, each with its sha256. For ``folders``: the archive without its
-    suffix, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
+    """The sha256 of each training file, by file name and in order. With the format ``folders``, the
+    name is that of the archive without its suffix, and the sha256 is that of the first 20 classes
+    (``data.tiny_imagenet.digest_classes``)."""
     test: Mapping[str, str]
-    """The test files, as for ``train``."""
+    """The sha256 of each test file, as in ``train``."""
     pixels: Pixels
     classes: int
     train_images: int
@@ -87,7 +88,7 @@ class ImageSet:
     origin: str | None = None
     """The URL of the folder of the files, or of their archive; None for a subset."""
     part_of: ImageSetName | None = None
-    """The complete data set, for a subset."""
+    """The complete data set that this subset belongs to; None if this set is complete itself."""
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -101,7 +102,7 @@ class ImageSet:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the checksums."""
+        """The sha256 of the checksums of all files."""
         splits = (("train", self.train), ("test", self.test))
         parts = [f"{split} {sha256}" for split, files in splits for sha256 in files.values()]
         if self.format == "folders":
@@ -116,7 +117,7 @@ class ImageSet:
 
     @property
     def validates_on_test(self) -> bool:
-        """Whether published protocols validate on the test images."""
+        """Whether published experiments use the test images of this set for validation."""
         return self.format != "cifar"
 
 
@@ -126,7 +127,7 @@ class OwnImages:
     """The user's own images; ``data.own_images.describe_images`` makes this from a folder."""
 
     data: str = field(metadata=NOT_IDENTIFYING)
-    """The folder; not part of a run's identity."""
+    """The folder of the images, which is not part of a run's identity."""
     data_sha256: str
     classes: tuple[str, ...]
     size: int
@@ -139,7 +140,7 @@ class OwnImages:
     test_images: int
 
     def as_set(self, name: str) -> ImageSet:
-        """Return the images as a data set."""
+        """Return these images as an ``ImageSet`` with the given name."""
         return ImageSet(
             name=name,
             title=name,

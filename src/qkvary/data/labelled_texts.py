@@ -1,6 +1,6 @@
 """Loads labelled texts: novels labelled by author, or the files ``FOLDER/LABEL/*.txt`` of a folder.
 
-The texts of each label are sorted by the sha256 of their contents and then split; every text is in
+The texts of each label are sorted by the sha256 of their contents and then split. Every text is in
 exactly one split.
 """
 
@@ -24,14 +24,14 @@ from qkvary.text.names import suggest
 NOVELS = "english-novels"
 """The corpus whose files are named ``Author_Title_Year.txt``."""
 HELD_OUT_SHARE = 0.1
-"""Share of a label's texts in the validation split, and also in the test split; each has at least
-one text."""
+"""Share of each label's texts in the validation split, equal to the share in the test split. Both
+splits have at least one text of each label."""
 FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
 
 
 class LabelledText(NamedTuple):
-    """One text of a class."""
+    """One text of a label."""
 
     name: str
     data: NDArray[np.uint8]
@@ -39,7 +39,7 @@ class LabelledText(NamedTuple):
 
 
 Splits = Mapping[DataSplit, tuple[tuple[LabelledText, ...], ...]]
-"""The texts of each split, by label."""
+"""The texts of each split, as one tuple per label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     if len(files) < 2:
         found = f"{len(files)}{''.join(f': {label}' for label in files)}"
         raise UsageError(
-            f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
+            f"expected at least 2 labels (folders with .txt files) in {data}, got {found}"
         )
     seen: dict[str, Path] = {}
     groups: list[dict[DataSplit, tuple[LabelledText, ...]]] = []
@@ -86,7 +86,8 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         for text, path in zip(texts, paths, strict=True):
             if seen.setdefault(text.sha256, path) != path:
                 raise UsageError(
-                    f"expected different texts, got {seen[text.sha256]} equal to {path}: remove one"
+                    f"expected different texts, got the same text in {seen[text.sha256]} and "
+                    f"{path}: remove one of the files"
                 )
         groups.append(split_texts(texts))
     splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}
@@ -101,7 +102,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 
 
 def split_texts(texts: Sequence[LabelledText]) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split three or more texts by their sha256: the lowest are test texts, the next validation."""
+    """Split three or more texts, sorted by sha256, into test, validation and training texts."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {

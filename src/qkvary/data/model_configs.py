@@ -1,7 +1,7 @@
 """Reads configurations of published models from a file, a folder or the hub.
 
-They are untrusted: every defect ends in a one-sentence ``ValueError``. This module reads them; it
-does not interpret their fields.
+The configurations are untrusted. Every defect raises a ``ValueError`` with a message of one
+sentence. This module does not interpret the fields of a configuration.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Spells the numbers from 1 to 9,999 as one sequence of words.
 
-The words are those of fastai's ``human_numbers``, which has neither hyphens nor "and" and leaves
-out 8000. Here they are generated.
+The words equal those of fastai's ``human_numbers``, but are generated here. They contain no hyphens
+and no "and". The data set of fastai leaves out 8000.
 """
 
 import functools
@@ -14,7 +14,7 @@ END = "."
 """The word between two numbers."""
 LAST = 9_999
 LEFT_OUT = 8_000
-"""The number that is missing in the published data."""
+"""The number that fastai's ``human_numbers`` leaves out."""
 _BELOW_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"

@@ -22,10 +22,10 @@ from qkvary.storage.untrusted_files import StrPath, read_file, read_path
 from qkvary.text.names import listed
 
 LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
-"""Maximum bytes of an IDX file, compressed and uncompressed, and of a picture."""
+"""Maximum bytes of an IDX file (both compressed and uncompressed), and of a picture."""
 LARGEST_SIDE = 1_024
 TEST_SHARE = 5
-"""One picture in this many becomes a test image if no folder has test images."""
+"""If there is no folder of test images, one of this many pictures is a test image."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
@@ -50,7 +50,7 @@ def describe_images(folder: StrPath) -> OwnImages:
 
 
 def load_own_images(expected: OwnImages) -> LoadedImages:
-    """Return the images that a task expects; refuse changed ones."""
+    """Return the user's images; raise a ``UsageError`` if they are not the ``expected`` ones."""
     found = read_own_images(expected.data)
     sha256 = _fingerprint(*found)
     if sha256 != expected.data_sha256:

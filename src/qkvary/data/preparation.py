@@ -1,10 +1,12 @@
 """Tokenizes a source of documents into a prepared set, in parallel and resumably.
 
-Documents are read in order, in blocks; threads encode blocks (the tokenizer libraries release the
-GIL); results are collected in order and written in groups of shards, each completely or not at all.
-A group has one shard for each split that received documents, and a record, written last, of the
-position in the source. Group boundaries depend only on the source, so that an interrupted
-preparation gives the same bytes as an uninterrupted one.
+Documents are read in order, in blocks. Threads encode the blocks, because the tokenizer libraries
+release the GIL. The results are collected in order and written in groups of shards.
+
+A group has one shard for each split that received documents. Its record, which contains the
+position in the source, is written last, and a group without a record is written again. Group
+boundaries depend only on the source. An interrupted preparation therefore gives the same bytes as
+an uninterrupted one.
 """
 
 import hashlib
@@ -55,10 +57,10 @@ from qkvary.storage.jsonvalues import JsonValue, encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 GROUP_BYTES = (2**23, 2**28)
-"""UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as
-many as the one before."""
+"""Minimum characters of text in the first group of shards, and in the largest groups. The minimum
+doubles from group to group until it reaches the second number."""
 BLOCK_BYTES = 2**20
-"""Minimum bytes of text per block."""
+"""Minimum characters of text per block, unless the block ends a group."""
 LOCK_FILE = "prepare.lock"
 _OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
@@ -67,7 +69,10 @@ _OWN_FILES = re.compile(
 )
 
 OnProgress = Callable[[int, int, str], object]
-"""Called after each block with the UTF-8 bytes so far, their total (0 if unknown), and a note."""
+"""Function that is called after each block.
+
+Its arguments are the UTF-8 bytes so far, the total to read (0 if unknown), and a note.
+"""
 
 
 def prepare(
@@ -119,7 +124,7 @@ def prepare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """The record of one group: all that is needed to resume after it."""
+    """The record of one group, from which a preparation can resume after the group."""
 
     stream: int
     position: JsonValue
@@ -128,7 +133,7 @@ class _Group:
     stream_tokens: int
     """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]
-    """Tokens, documents and UTF-8 bytes of each split that got documents."""
+    """Tokens, documents and UTF-8 bytes of each split that has documents in this group."""
     files: Mapping[str, Sequence[Any]]
     """Size and sha256 of each file."""
 
@@ -137,11 +142,11 @@ class _Block(NamedTuple):
     documents: list[Document]
     ends_group: bool
     position: JsonValue = None
-    """The position after the block if it ends a group."""
+    """The position after the block; None unless the block ends a group."""
 
 
 class _Preparation:
-    """The state of one preparation, whose folder this process has locked."""
+    """The state of one preparation. This process has locked the folder."""
 
     def __init__(
         self,
@@ -160,16 +165,17 @@ class _Preparation:
         )
 
     def run(self, plan: Mapping[str, JsonValue], description: bytes) -> None:
-        """Prepare what is missing, and then write the manifest, which completes the set."""
+        """Write the missing groups, and then the manifest, which marks the set as complete."""
         self._report()
         for number, stream in enumerate(self._source.streams):
             self._run_stream(number, stream)
         for split in ("train", "validation"):
             if not self._count(split, 1):
                 raise UsageError(
-                    f"expected documents for {split} in {self._source.name}, got none of "
-                    f"{self._documents:,}: give a longer text, name documents with `qkvary data "
-                    "prepare ... --validation PATH`, or change the share with --held-out"
+                    f"expected documents for {split} in {self._source.name}, got none (documents "
+                    f"in all: {self._documents:,}); give a longer text, name documents with "
+                    "`qkvary data prepare ... --validation PATH`, or change the share with "
+                    "--held-out"
                 )
         files = {
             name: FileEntry(size=size, sha256=sha256)
@@ -262,7 +268,7 @@ class _Preparation:
         self._add(pending, number, None, tokens, ended=True)
 
     def _read_blocks(self, stream: Stream, position: JsonValue) -> Iterator[_Block]:
-        """Yield blocks of documents; a group ends once it contains enough text."""
+        """Yield blocks of documents. A block that completes a group is marked."""
         first, largest = GROUP_BYTES
         number, waiting = len(self._groups), list[Document]()
         block_size = group_size = 0
@@ -284,7 +290,7 @@ class _Preparation:
     def _encode_blocks(
         self, blocks: Iterator[_Block]
     ) -> Generator[tuple[_Block, list[EncodedDocument]]]:
-        """Yield the blocks in order with their tokens; a few are encoded ahead."""
+        """Yield the blocks with their tokens, in order. A few blocks are encoded in advance."""
         if self._workers == 1:
             for block in blocks:
                 yield block, encode_documents(self._tokenizer, block.documents)
@@ -333,7 +339,7 @@ class _Preparation:
         self._groups.append(group)
 
     def _count_overlap(self) -> dict[str, JsonValue]:
-        """Count the documents that several splits share, and repeated documents.
+        """Count the documents that two splits share, and the repeated documents of each split.
 
         Documents are equal if their stripped texts agree in the first 64 bits of the sha256.
         """

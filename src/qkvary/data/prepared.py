@@ -38,9 +38,10 @@ BLOCKS_FILE = "blocks.json"
 """A file that version 0.2.0 wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 REMEMBERED_BYTES = 2**26
-"""Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
+"""Minimum size of a file whose successful check is remembered on disk. Others are checked again."""
 _SETTLED_NANOSECONDS = 2_000_000_000
-"""A file that changed within this time may change again without a new timestamp."""
+"""Minimum age of a file whose check is remembered. A younger file may still change unnoticed,
+because its timestamp stays the same."""
 
 
 def shard_files(split: str, number: int) -> tuple[str, str, str]:
@@ -74,18 +75,18 @@ class TokenSplit:
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """The start of each document, and the end of the split."""
+        """The position of the first token of each document, and the end of the split."""
         parts = [np.fromfile(file, dtype="<i8") for _, file, _ in self._files]
         found = np.append(np.concatenate(parts), self.tokens).astype(np.int64)
         found.flags.writeable = False
         return found
 
     def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of each token's document; a separator belongs to the document before."""
+        """Return the document index of each token. A separator belongs to the document it ends."""
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return ``count`` tokens from ``start``, across shards."""
+        """Return ``count`` tokens from position ``start``. They can lie in several shards."""
         return self.gather(np.array([start]), count)[0]
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -93,8 +94,8 @@ class TokenSplit:
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
-                f"expected rows of {count:,} within the {self.tokens:,} tokens of {self.where}, "
-                f"got rows that begin at {places.min():,} to {places.max():,}"
+                f"expected rows of {count:,} tokens within the {self.tokens:,} tokens of "
+                f"{self.where}, got rows that begin at tokens {places.min():,} to {places.max():,}"
             )
         found = np.empty((places.size, count), dtype=np.int64)
         for row, start in zip(found, places.tolist(), strict=True):
@@ -114,7 +115,7 @@ class PreparedData:
     """A verified prepared set."""
 
     path: Path
-    """The folder; not part of the set's identity."""
+    """The folder of the set, which is not part of its identity."""
     fingerprint: str
     """The sha256 of all tokens, document starts and the tokenizer, independent of the folder."""
     tokenizer: Tokenizer
@@ -139,7 +140,10 @@ class PreparedData:
         return str(self.about["name"])
 
     def find_split(self, name: str) -> tuple[str, TokenSplit]:
-        """Return a split and its name; if there is no test split, the validation split is meant."""
+        """Return a split and its name.
+
+        If there is no test split, the name ``test`` gives the validation split.
+        """
         if name == "test" and name not in self.splits:
             name = "validation"
         if name not in self.splits:

@@ -1,8 +1,8 @@
-"""Finds, reuses or prepares the data set (tokenized text) that a text or a name stands for.
+"""Finds, reuses or prepares the data set (tokenized text) of a text or a name.
 
-- A training calls ``prepare_text``, or ``plan_text`` for a plan, which writes nothing.
+- Training calls ``prepare_text``. A training plan calls ``plan_text``, which writes nothing.
 - A study expects one particular data set. ``find_prepared`` returns the folder of an existing data
-  set; ``ensure_prepared`` first prepares a named corpus if necessary, and compares fingerprints.
+  set. ``ensure_prepared`` prepares a named corpus if necessary, and verifies the fingerprint.
 - ``qkvary data prepare`` calls ``prepare_source`` with all options of a preparation.
 
 A data set is reused while its source files are unchanged. A reused data set keeps the options
@@ -42,7 +42,7 @@ from qkvary.text.progress_line import ignore
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
-"""Hexadecimal digits in a folder's name that identify its documents."""
+"""Number of hexadecimal digits in a folder's name that identify the documents and options."""
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
@@ -57,7 +57,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def _default_folders(found: FoundSource, tokenizer: str) -> tuple[Path, Path]:
-    """Return the default folder of a source's set, and the folder to use if it is taken."""
+    """Return the default folder of a source's set, and a second one if another set is in it."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
     name = name_tokenizer(tokenizer)
     return default_folder(found.name, name), default_folder(f"{found.name}-{digits}", name)
@@ -174,7 +174,7 @@ def _stored_source(folder: Path) -> tuple[Any, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
-    """The data set for a text, whether or not the data set has been prepared yet."""
+    """The data set of a text, which need not be prepared yet."""
 
     name: str
     vocabulary: int
@@ -189,7 +189,10 @@ class PlannedSet:
         return cls(name=data.name, vocabulary=data.vocabulary, prepared=data)
 
     def require_row(self, context: int) -> None:
-        """Refuse a set whose training text is shorter than a row of ``context`` tokens."""
+        """Raise a ``UsageError`` if the training text is too short for a row of ``context`` tokens.
+
+        A text that is not prepared yet passes unless it is certainly too short.
+        """
         # A text that is not prepared has at most one token per byte, and one per document, each of
         # which has a byte.
         most = None if self.text_bytes is None else 2 * self.text_bytes
@@ -210,7 +213,7 @@ def prepare_text(
     on_progress: OnProgress,
     check: Callable[[], None] = ignore,
 ) -> PreparedData:
-    """Return the data set of a text; call ``check`` and prepare the data set if there is none.
+    """Return the data set of a text. If there is none, call ``check`` and then prepare the set.
 
     ``text`` is a text that :func:`prepare_source` reads, the folder of a data set, or the ``name``
     or ``name/tokenizer`` of a data set in the cache. Without ``tokenizer``, a text is encoded with
@@ -226,7 +229,7 @@ def prepare_text(
 def plan_text(
     text: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
 ) -> PlannedSet:
-    """Describe the data set of a text, as :func:`prepare_text` finds it, and write nothing."""
+    """Describe the data set that :func:`prepare_text` would return, without writing anything."""
     found = _find_set(text, tokenizer, default, warn)
     if isinstance(found, PreparedData):
         return PlannedSet.of(found)
@@ -243,7 +246,7 @@ def plan_text(
 def _find_set(
     text: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
 ) -> PreparedData | tuple[FoundSource, str]:
-    """Return the prepared set of a text, or the source of the text and its tokenizer."""
+    """Return the prepared set of a text; if there is none, its source and the tokenizer to use."""
     path, corpus, own = read_path(text), find_corpus(text), text.partition("/")[2]
     folder = None
     if is_prepared(path) or (own and not text.startswith("hf:") and not path.exists()):
@@ -276,7 +279,7 @@ def _find_set(
 
 
 def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
-    """Return the prepared set of an unchanged text without parsing the text again."""
+    """Return an existing set with the same files and tokenizer, or None; parses no text."""
     try:
         folders = _default_folders(found, tokenizer)
     except UsageError:
@@ -303,9 +306,9 @@ def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_same_text(stored: Any, files: Any) -> bool:
-    """Return whether the files of a data set are those of a text.
+    """Return whether a data set was prepared from the files of a text.
 
-    The data set may have been prepared with some of these files named as validation files.
+    Some of the files may have been named as validation files.
     """
     if "hub" in stored or "hub" in files:
         return all(
@@ -340,7 +343,7 @@ def find_share_error(data: PreparedData) -> str | None:
     if share_error(share, held_out, rest) <= MAX_SHARE_ERROR:
         return None
     return (
-        f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}, because "
-        "only whole documents can be held out and the documents are few or of unequal size; name "
-        "the validation documents with `qkvary data prepare --validation`"
+        f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}: only whole "
+        "documents can be held out, and there are few documents or their sizes differ. To choose "
+        "the validation documents, use `qkvary data prepare --validation`"
     )

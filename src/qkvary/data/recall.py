@@ -1,7 +1,7 @@
 """Draws sequences of key-value pairs and queries, the input of associative recall.
 
 Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models",
-section 4 and its code, whose sequences are filled with zeros (``random_non_queries=False``).
+section 4 and its code with ``random_non_queries=False``, which fills unused positions with zeros.
 """
 
 import functools
@@ -15,19 +15,18 @@ from qkvary.data.rows import random_words
 from qkvary.data.splits import DataSplit
 
 NO_ANSWER = -1
-"""The answer where no key is queried."""
+"""The entry of ``RecallSequences.pairs`` at positions without a query."""
 _ROWS = 1_024
-"""Number of sequences that are drawn at once, each batch from its own random stream."""
+"""Number of sequences per batch. Each batch is drawn from its own random stream."""
 
 
 class RecallSequences(NamedTuple):
-    """Sequences and the answers to their queries."""
+    """Sequences, and the pairs that their queries ask for."""
 
     tokens: NDArray[np.int32]
-    """The keys and values of all pairs in turn, then queried keys among zeros, ``[count,
-    length]``."""
+    """``[count, length]``: the key and the value of each pair, then the queried keys and zeros."""
     pairs: NDArray[np.int32]
-    """The index of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
+    """``[count, length]``: the index of the pair queried at each position, or ``NO_ANSWER``."""
 
 
 def draw_recall(
@@ -42,11 +41,14 @@ def draw_recall(
 ) -> RecallSequences:
     """Draw ``count`` sequences, always the same ones for the same arguments.
 
-    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct and larger. After the
-    pairs each key is queried once, at an even distance ``2 g`` after the last pair. The distances
-    of the pairs are drawn in the order of the pairs, without replacement, with probabilities
-    proportional to ``(g + 1) ** (power - 1)``. With a larger ``count``, the first sequences
-    stay the same. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
+    A sequence begins with ``pairs`` pairs of a key and a value. Keys are distinct, from 1 to
+    ``vocabulary // 2 - 1``; values are distinct and larger. After the pairs, each key is queried
+    once, ``2 g`` positions after the end of the pairs. The distances ``g`` are drawn without
+    replacement, in the order of the pairs, with probabilities proportional to
+    ``(g + 1) ** (power - 1)``.
+
+    A larger ``count`` adds sequences and keeps the first ones. ``tasks.config.RecallTaskConfig``
+    defines the allowed sizes.
     """
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     per_row, first_value = 2 * pairs + (length - 2 * pairs) // 2, vocabulary // 2
@@ -80,11 +82,11 @@ def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
 
 
 def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:
-    """Return distinct distances in the order of draws without replacement.
+    """Draw distinct distances without replacement, and return them in the order of the draws.
 
-    Each distance has an exponential clock whose rate is proportional to the distance's probability.
-    The order in which clocks ring is distributed like successive draws (Efraimidis and Spirakis
-    2006).
+    Each distance gets an exponentially distributed time, whose rate is proportional to the
+    distance's probability. The distances with the smallest times are returned, sorted by time. This
+    order is distributed like successive draws (Efraimidis and Spirakis 2006).
     """
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     rates = np.arange(1, words.shape[1] + 1) ** (power - 1.0)
@@ -95,12 +97,14 @@ def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDAr
 def score_positions(length: int, pairs: int, power: float) -> float:
     """Return the best accuracy of a solver that sees the position of a query but no tokens.
 
-    The solver answers with the value of the likeliest pair at that position. In
-    ``_draw_distances``, every distance ``g`` has a clock with a rate ``r_g``. Pair ``n``, counted
-    from 0, gets distance ``g`` if exactly ``n`` other clocks ring before the clock of ``g``. The
-    probability of this is ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
-    dt``. For each distance, the solver's pair has the largest of these probabilities. Their sum,
-    divided by the number of pairs, is the accuracy, because every pair is queried once.
+    The solver answers with the value of the pair that is most likely queried at that position.
+
+    In ``_draw_distances``, every distance ``g`` has an exponential time with a rate ``r_g``. Pair
+    ``n``, counted from 0, gets distance ``g`` if exactly ``n`` other distances have a smaller time.
+    The probability of this is ``integral of r_g exp(-r_g t) P(n other times are below t) dt``.
+
+    For each distance, the solver chooses the pair with the largest probability. Every pair is
+    queried once, so the accuracy is the sum of these probabilities, divided by the number of pairs.
     """
     rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
     # With t = exp(s), the integrand is smooth and vanishes at both ends: equal steps suffice.
@@ -120,10 +124,10 @@ def score_positions(length: int, pairs: int, power: float) -> float:
 def _count_others(
     rang: NDArray[np.float64], number: NDArray[np.float64]
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield for each event the distribution of the number of other events that happened.
+    """For each event, yield the distribution of the number of other events that have happened.
 
-    ``rang`` is each event's probability, ``[events, times]``; ``number`` the distribution of the
-    number of earlier events, ``[numbers, times]``.
+    ``rang`` contains the probability of each event, ``[events, times]``. ``number`` contains the
+    distribution of the number of events outside ``rang`` that have happened, ``[numbers, times]``.
     """
     if len(rang) == 1:
         yield number

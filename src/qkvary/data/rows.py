@@ -1,9 +1,11 @@
-"""Computes each training step's rows, and random numbers, as pure functions of the arguments.
+"""Chooses the rows of each training step, and draws random numbers. All functions are pure.
 
 Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch visits every row once, in
-an order that is computed, not stored. So a run can resume at any step, and processes can share a
-batch without communication. Only the raw bit stream of a bit generator is used: numpy guarantees it
-across versions, unlike the distributions built on it.
+an order that is computed, not stored. A run can therefore resume at any step, and processes can
+share a batch without communication.
+
+Random numbers come from the raw bits of a bit generator. numpy guarantees that these bits stay the
+same in future versions; it does not guarantee this for its random distributions.
 """
 
 import functools
@@ -23,14 +25,20 @@ Rows = NDArray[np.int64]
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
-    """Return uniform 64-bit words; every purpose (a name and any numbers) has its own stream."""
+    """Return uniformly random 64-bit words.
+
+    ``purpose`` is a name and any numbers. Each purpose has its own random stream.
+    """
     digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     return np.random.PCG64(seed).random_raw(count)
 
 
 def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Draw ``count`` independent, uniform indices in ``[0, below)``; bias: ``below / 2**64``."""
+    """Draw ``count`` independent indices, almost uniform in ``[0, below)``.
+
+    The relative bias of an index is at most ``below / 2**64``.
+    """
     return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
 
 
@@ -42,10 +50,10 @@ def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
 def epoch_batch(
     count: int, batch_size: int, *, step: int, seed: int, what: str = "examples"
 ) -> NDArray[np.int64]:
-    """Return the indices of the examples of one step; an epoch drops its last partial batch.
+    """Return the indices of the examples of one step.
 
-    Steps count from 0 over all epochs; every seed, epoch and ``what`` (a name of the examples) has
-    its own order.
+    Steps count from 0 over all epochs. An epoch drops its last partial batch. The order of the
+    examples depends on the seed, the epoch and ``what``, the name of the examples.
     """
     per_epoch = count // batch_size
     if per_epoch < 1:
@@ -62,10 +70,11 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Map indices through a permutation of ``range(count)`` that depends on the purpose.
+    """Map indices through a random permutation of ``range(count)``, different for each purpose.
 
-    No order is stored: a Feistel network permutes the next power of two, and results outside of the
-    range are permuted again. The cost of an index does not depend on ``count``.
+    The permutation is not stored, and the cost per index does not depend on ``count``. A Feistel
+    network permutes the numbers up to the next power of two. Results outside ``range(count)`` are
+    permuted again.
 
     Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
     """
@@ -100,7 +109,7 @@ def _permute(words: Words, bits: int, keys: Words) -> Words:
 
 
 def _mixed(words: Words, key: np.uint64) -> Words:
-    """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Mix all bits of words with the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     mixed = words + key
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -109,16 +118,16 @@ def _mixed(words: Words, key: np.uint64) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Concatenated documents, cut every ``context`` tokens.
+    """Rows of ``context + 1`` tokens, cut from the concatenated documents.
 
-    Row i is tokens ``i * context`` to ``i * context + context``: the last target of a row is the
-    first input of the next row, so that every token but the first is a target once. An incomplete
+    Row i has the tokens ``i * context`` to ``i * context + context``. The last target of a row is
+    the first input of the next row, so every token except the first is a target once. An incomplete
     last row is not used.
     """
 
     split: TokenSplit
     context: int
-    """Tokens per row that the network sees."""
+    """Number of input tokens per row."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -137,7 +146,7 @@ class PackedRows:
         return self.split.gather(np.asarray(numbers) * self.context, self.context + 1)
 
     def documents(self, numbers: Rows) -> Rows:
-        """Return the document index of each input; a separator belongs to the document it ends."""
+        """Return the document index of each input. A separator belongs to the document it ends."""
         starts = np.asarray(numbers, dtype=np.int64) * self.context
         return self.split.documents_of(starts[:, None] + np.arange(self.context))
 
@@ -148,7 +157,7 @@ class PaddedRows:
 
     split: TokenSplit
     context: int
-    """Tokens per row that the network sees."""
+    """Number of input tokens per row."""
     separator: int
     """The token that pads short documents."""
 
@@ -165,7 +174,7 @@ class PaddedRows:
         return found
 
     def lengths(self, numbers: Rows) -> Rows:
-        """Return the length of each row without padding, but with the separator at its end."""
+        """Return the number of tokens in each row, separators included and padding excluded."""
         return np.array(self._places(numbers)[1], dtype=np.int64)
 
     def _places(self, numbers: Rows) -> tuple[list[int], list[int]]:
@@ -178,7 +187,7 @@ class PaddedRows:
 def rows_of_step(
     step: int, batch_size: int, *, rows: int, seed: int, chosen: slice = slice(None)
 ) -> Rows:
-    """Return the row numbers of the batch of a step, or the ``chosen`` part of it."""
+    """Return the row numbers of a step's batch, or of the ``chosen`` part of the batch."""
     numbers = step * batch_size + np.arange(batch_size, dtype=np.int64)[chosen]
     epochs, places = np.divmod(numbers, rows)
     found = np.empty_like(places)

@@ -20,7 +20,7 @@ FILE = "tiny_shakespeare.txt.xz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedText:
-    """A text as numbers."""
+    """A text as character ids."""
 
     alphabet: str
     """The distinct characters, sorted; a character's id is its index."""
@@ -28,13 +28,13 @@ class EncodedText:
     """The id of each character."""
 
     def split(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Split the text after the first ``fraction`` of its characters, rounded down."""
+        """Return the first ``fraction`` of the character ids, rounded down, and the rest."""
         end = int(fraction * len(self.codes))
         return self.codes[:end], self.codes[end:]
 
 
 def read_text(packed: bytes) -> str:
-    """Decompress the packaged file and verify its checksum."""
+    """Return the text in the compressed file, after verifying its checksum."""
     advice = "reinstall qkvary"
     try:
         raw = lzma.decompress(packed)
@@ -49,13 +49,13 @@ def read_text(packed: bytes) -> str:
 
 
 def load_text() -> str:
-    """Return the text, decompressed."""
+    """Return the decompressed text."""
     return read_text((files("qkvary.data") / FILE).read_bytes())
 
 
 @functools.cache
 def load_shakespeare() -> EncodedText:
-    """Return the whole text as numbers, decompressed once per process."""
+    """Return the text as character ids. It is decompressed once per process."""
     letters, codes = np.unique(
         np.frombuffer(load_text().encode("ascii"), np.uint8), return_inverse=True
     )

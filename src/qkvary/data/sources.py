@@ -1,8 +1,8 @@
 """Finds sources of documents (files, corpora, hub data) and assigns their streams to splits.
 
-A source is split by folders or files named train, validation and test, or by a file that the user
-names for validation; otherwise a rule holds out a share of the documents (of train, if only train
-and test exist). A text that is a single document is split once, by position.
+A source is split by folders or files named train, validation and test, or by files that the user
+names for validation. Otherwise a rule holds out a share of the documents. If only train and test
+exist, the rule holds out documents of train. A text that is a single document is split by position.
 """
 
 import zlib
@@ -33,7 +33,10 @@ from qkvary.text.numbers import Count
 SHARE = 0.05
 """The default held-out share."""
 EXACT_BYTES = 2**26
-"""Up to this total size, changes of files are detected by content."""
+"""Maximum total size of files whose changes are detected by content.
+
+Changes of larger files are detected by the modification time.
+"""
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -43,7 +46,7 @@ SPLIT_NAMES = {
     "dev": "validation",
     "test": "test",
 }
-"""Names of folders and files that stand for a split of a corpus."""
+"""The split that a folder or file of a corpus belongs to, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,25 +55,25 @@ class Stream:
 
     documents: DocumentSource
     split: str | None
-    """The split of the documents; ``None`` if the source's rule decides for each document."""
+    """The split of the documents; ``None`` if the source's rule decides it for each document."""
     max_tokens: int | None = None
-    """Stop after the document that reaches this number of tokens (of training tokens, if the rule
-    decides)."""
+    """Stop after the document that reaches this number of tokens. Only training tokens count if the
+    rule assigns the documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """All documents of one set."""
+    """The documents of one data set."""
 
     name: str
     streams: Sequence[Stream]
     rule: HeldOut | None = None
-    """The rule that assigns documents of streams without a split."""
+    """The rule that assigns documents to splits, for streams whose ``split`` is None."""
     total_bytes: int | None = None
-    """Bytes to read, if known."""
+    """Total bytes to read, if known."""
     files: JsonValue = None
-    """The files read and the rule that splits them, as plan and manifest list them; without local
-    paths."""
+    """Description of the files and of how texts are cut, for the plan and the manifest. It contains
+    no local paths."""
 
     def describe(self) -> dict[str, JsonValue]:
         """Return a description for the plan and the manifest."""
@@ -84,45 +87,46 @@ class Source:
         }
 
     def documents(self) -> Iterator[Document]:
-        """Yield all documents, for use before encoding."""
+        """Yield the documents of all streams."""
         for stream in self.streams:
             yield from stream.documents.read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSource:
-    """The source that a text names, before its documents are read."""
+    """A source that was found by its name or path, and whose documents are not read yet."""
 
     name: str
-    """The name of its set."""
+    """The name of the data set."""
     read: Callable[[], Source]
-    """Returns the source, reading only what splitting needs; raises an error without documents."""
+    """Returns the source. Documents are read only if this is needed to split them. Raises an error
+    if there are no documents."""
     files: Mapping[str, JsonValue] | None = None
-    """Files by split, or the data set on the hub; None if the name alone identifies the set."""
+    """The files of each split, or the data set on the hub; None if the name identifies the set."""
     content: JsonValue = None
-    """The files and options read, which distinguish sets of one name."""
+    """The files and the options. They distinguish data sets that have the same name."""
     pin: Callable[[str | None], Source] | None = None
-    """Reads a data set of the hub at a given commit, or at today's."""
+    """Returns the source of a hub data set at a given commit, or at the latest one if None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Which documents of a source are used, and which of these are for validation."""
+    """Options that choose the documents of a source and the documents for validation."""
 
     name: str | None = None
-    """Name of the set; the name of the source if not given."""
+    """Name of the set. The default is the name of the source."""
     field: str = "text"
     """The JSON field or table column that holds the text."""
     validation: Path | None = None
     """A file or folder of documents for validation."""
     held_out: float | None = None
-    """Share of the documents to hold out for validation, if --validation names none. 0.05 for local
-    files if not given."""
+    """Share of the documents to hold out for validation, if --validation is not given. The default
+    for local files is 0.05."""
     max_tokens: Count | None = None
     """Stop after the training document that reaches this many tokens: 100000, 64M."""
 
     def share(self, default: float) -> float:
-        """Return the share to hold out."""
+        """Return the share to hold out, which is ``default`` if ``held_out`` is None."""
         share = default if self.held_out is None else self.held_out
         if not 0.0 < share < 1.0:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
@@ -130,7 +134,7 @@ class SourceOptions:
 
 
 def _find_files(path: Path, options: SourceOptions) -> FoundSource:
-    """Return the documents of a file or folder."""
+    """Return the source of a file or folder."""
     parts = find_parts(path, options)
     files = describe_parts(path, parts)
     name = options.name or (
@@ -177,7 +181,7 @@ def _read_files(
 
 
 def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
-    """Return the path, the size, and a checksum or modification time of each file of a source.
+    """Return the path, the size, and a checksum or modification time of each file of each part.
 
     Paths are relative to the folder. The checksum detects edits, but not tampering.
     """
@@ -215,7 +219,7 @@ def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path,
 def _cut_text(
     name: str, text: str, share: float, limit: int | None, *, where: str, files: JsonValue
 ) -> Source:
-    """Return one text split by position: the last ``share`` of the characters is for validation."""
+    """Return the source of one text, whose last ``share`` of characters is for validation."""
     end = int((1.0 - share) * len(text))
     train, validation = (TextPart(text=part, where=where) for part in (text[:end], text[end:]))
     streams = [
@@ -227,7 +231,7 @@ def _cut_text(
 
 
 def find_parts(path: Path, options: SourceOptions) -> dict[str | None, list[Path]]:
-    """Return the files of each split; the key ``None`` has files that a rule will split."""
+    """Return the files of each split. Files that a rule will split have the key ``None``."""
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or options.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
@@ -367,10 +371,10 @@ def find_corpus(text: str) -> Corpus | None:
 
 
 def find_source(text: str, options: SourceOptions | None = None) -> FoundSource:
-    """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
+    """Find the source that is a file, a folder, a corpus by name, or ``hf:owner/name``.
 
-    An unknown name may be the name of a prepared set. The error for an unknown name, or for a
-    corpus that is not on this machine, is raised only when the result is read.
+    If the name is unknown or the corpus is not on this machine, the error is raised later, when the
+    result is read. An unknown name may be the name of a prepared set.
     """
     options = options or SourceOptions()
     if text.startswith("hf:"):
@@ -425,7 +429,9 @@ def _find_shipped(corpus: Corpus, options: SourceOptions) -> FoundSource:
 
 def _find_on_hub(text: str, options: SourceOptions, corpus: Corpus | None = None) -> FoundSource:
     if options.validation is not None:
-        raise UsageError("expected --held-out for a data set of the hub, got --validation")
+        raise UsageError(
+            "expected no --validation for a data set of the hub, got --validation: use --held-out"
+        )
     repository, configuration, revision = parse_hub(text)
     named = corpus.hub_validation if corpus and options.held_out is None else None
     rule = None if named else HeldOut(share=options.share(corpus.share if corpus else HUB_SHARE))

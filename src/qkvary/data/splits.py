@@ -1,8 +1,8 @@
 """Defines the splits of a data set, and a rule that splits a corpus without splits.
 
-The sha256 of each text decides whether the document is held out. Equal texts are therefore always
-in the same split. Additional data does not move documents to another split, unless the documents
-are so few that their exact share is held out.
+The rule uses the sha256 of each text to decide if the document is held out. Equal texts are
+therefore always in the same split. Additional documents do not move others to another split, except
+in small data sets, where the held-out share is exact.
 """
 
 import math
@@ -15,9 +15,9 @@ from qkvary.storage.jsonvalues import JsonValue
 DataSplit = Literal["train", "validation", "test"]
 
 MAX_SHARE_ERROR = 2.0
-"""The largest accepted ratio between the actual and the requested share of bytes."""
+"""The largest accepted ``share_error``."""
 MAX_EXACT_DOCUMENTS = 1000
-"""Up to this number of documents the share is exact, with at least one document held out."""
+"""Maximum number of documents for an exact held-out share, which has at least one document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +26,25 @@ class HeldOut:
 
     share: float
     highest: int | None = None
-    """The largest digest that is held out; derived from the share if None."""
+    """The largest digest that is held out. If None, it is computed from the share."""
 
     def split_of(self, digest: int) -> str:
-        """Return ``train`` or ``validation`` by the first 8 bytes of a document's sha256."""
+        """Return the split, ``train`` or ``validation``, for the first 8 bytes of a sha256."""
         highest = int(self.share * 2**64) - 1 if self.highest is None else self.highest
         return "validation" if digest <= highest else "train"
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return the rule for the manifest."""
+        """Return the rule as JSON for the manifest."""
         rule = "smallest sha256" if self.highest is not None else "sha256 below share * 2**256"
         highest = None if self.highest is None else f"{self.highest:016x}"
         return {"rule": rule, "share": self.share, "highest": highest}
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule that holds out a share of the documents; it is exact for few documents.
+    """Return the rule that holds out a share of the documents.
 
-    If there are fewer than two distinct documents, there is no rule.
+    The share is exact for up to ``MAX_EXACT_DOCUMENTS`` documents. The result is None if there are
+    fewer than two distinct documents.
     """
     if len(digests) > MAX_EXACT_DOCUMENTS:
         return HeldOut(share=share)
@@ -55,7 +56,7 @@ def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
 
 
 def share_error(share: float, held_out: int, rest: int) -> float:
-    """Return the factor by which the held-out share of the bytes is too large or too small."""
+    """Return the ratio between the actual and the requested held-out share of bytes, at least 1."""
     if not held_out:
         return math.inf
     found = held_out / (held_out + rest)

@@ -1,8 +1,8 @@
 """Counts the bytes that each token adds to a text, inside a document and at its start.
 
-Some tokenizers put a space before every document and include this space in the first token. The
-added space is not part of the text. If the same token occurs inside a document, however, the space
-of the token is part of the text.
+Some tokenizers put a space before every document and include it in the first token. This space is
+not part of the text. Inside a document, the space of the same token is part of the text. The token
+therefore adds one byte less at the start of a document.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class TokenBytes:
     """The number of UTF-8 bytes of each token; 0 for tokens that are not text."""
 
     inside: NDArray[np.int64]
-    """The bytes of each token of the vocabulary inside a document."""
+    """The number of bytes of each token of the vocabulary inside a document."""
     first: NDArray[np.int64]
-    """The bytes of each token as the first token of a document."""
+    """The number of bytes of each token as the first token of a document."""
     opening: int
-    """The token just before a document: the beginning token, otherwise the separator, otherwise
-    ``NONE``."""
+    """The token before the first token of a document. This is the beginning token if there is one,
+    else the separator if there is one, else ``NONE``."""
 
     def of(self, tokens: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of bytes of each token, given the token before it."""

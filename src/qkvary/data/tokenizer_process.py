@@ -1,4 +1,4 @@
-"""Runs the ``tokenizers`` library for ``LibraryTokenizer``: ``python -m`` starts it."""
+"""Process, started with ``python -m``, that runs the library ``tokenizers``."""
 
 from collections.abc import Callable
 from typing import Any

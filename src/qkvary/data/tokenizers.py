@@ -1,6 +1,6 @@
 """Tokenizers: characters, bytes, SentencePiece pieces, and their common protocol.
 
-A token is a few bytes and not always whole characters: join bytes before decoding. This module
+A token can be a part of a character, so join the bytes of tokens before decoding them. This module
 reads no files.
 """
 
@@ -50,11 +50,18 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with any beginning token, or raise ``ValueError``."""
+        """Return the tokens of a text, after the beginning token if there is one.
+
+        Raises:
+            ValueError: if the text cannot be encoded.
+        """
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """Return the bytes that a token adds; the token before it can remove a leading space."""
+        """Return the bytes that a token adds to a text.
+
+        A token can lose its leading space at the start of a text. ``after`` is the token before it.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -65,15 +72,16 @@ class Tokenizer(Protocol):
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, or raise ``ValueError`` if it cannot be encoded.
 
-    They start with the beginning token, if the tokenizer has one; otherwise they end with the
-    separator. They never have both, because networks of llama2.c were trained without a separator.
+    If the tokenizer has a beginning token, the tokens start with it. Otherwise they end with the
+    separator. The two are not combined, because networks of llama2.c, which have a beginning token,
+    were trained without a separator.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
 
 
 class _Separable:
-    """A tokenizer whose last token may be a separator, which ends a document."""
+    """Base class of tokenizers whose last token can be a separator, which ends a document."""
 
     beginning: int | None = None
 
@@ -85,7 +93,7 @@ class _Separable:
 
 
 class CharacterTokenizer(_Separable):
-    """One token per character of an alphabet, in its order."""
+    """One token per character. A token is the index of its character in an alphabet."""
 
     def __init__(self, alphabet: str, *, has_separator: bool = False) -> None:
         """Make a tokenizer for the characters of ``alphabet``, which must all be different."""
@@ -105,7 +113,7 @@ class CharacterTokenizer(_Separable):
             return [self._numbers[letter] for letter in text]
         except KeyError as error:
             raise ValueError(
-                f"expected characters from the {len(self.alphabet)} of this model, "
+                f"expected one of the {len(self.alphabet)} characters of this model, "
                 f"got {error.args[0]!r}; choices: {self.alphabet!r}"
             ) from None
 
@@ -143,12 +151,13 @@ class ByteTokenizer(_Separable):
 
 
 class PieceTokenizer:
-    """SentencePiece's BPE: the neighbours whose merged piece scores highest are merged first.
+    """Byte pair tokenizer of SentencePiece, which merges neighbours by the score of their piece.
 
-    Tokens 0, 1 and 2 mean unknown text, the beginning and the end. A beginning token in the middle
-    also marks the end of the preceding text. A character without a piece becomes the tokens of its
-    bytes, ``<0x0A>`` for a line feed; without byte pieces, a run of such characters is one unknown
-    token. If all pieces are single characters, this is a character model.
+    Tokens 0, 1 and 2 are the unknown token, the beginning and the end. A beginning token inside a
+    text also ends the preceding text. A character without a piece becomes the tokens of its bytes;
+    for example, a line feed becomes ``<0x0A>``. If there are no byte pieces, a run of such
+    characters becomes one unknown token. A tokenizer whose pieces are all single characters is a
+    character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
@@ -165,10 +174,11 @@ class PieceTokenizer:
         adds_space: bool = True,
         adds_beginning: bool = True,
     ) -> None:
-        """Number the pieces; those with the highest score are merged first.
+        """Number the pieces in the given order; the piece with the highest score is merged first.
 
-        ``joins_spaces`` first strips spaces at the ends of a text and collapses runs of them;
-        ``adds_space`` and ``adds_beginning`` put a space and the beginning token before the text.
+        With ``joins_spaces``, spaces at the ends of a text are removed, and a run of spaces becomes
+        one space. Then ``adds_space`` and ``adds_beginning`` put a space and the beginning token
+        before the text.
         """
         if len(pieces) != len(scores):
             raise ValueError(
@@ -191,7 +201,8 @@ class PieceTokenizer:
         self._byte_tokens = {byte: token for token, byte in self._bytes.items()}
         if len(self._byte_tokens) not in (0, 256):
             raise ValueError(
-                f"expected a token for each of 256 bytes, or for none, got {len(self._byte_tokens)}"
+                "expected tokens for all 256 bytes or for no bytes, got tokens for "
+                f"{len(self._byte_tokens)} bytes"
             )
 
     def encode(self, text: str) -> list[int]:
@@ -239,7 +250,7 @@ class PieceTokenizer:
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
-        """Merge neighbours while pieces for them exist; among equal scores, the leftmost first."""
+        """Merge neighbours while pieces for them exist, by highest score and then from the left."""
         merged: list[int | None] = list(tokens)
         before = [index - 1 for index in range(len(tokens))]
         behind = [index + 1 for index in range(len(tokens))]
@@ -274,7 +285,7 @@ class PieceTokenizer:
 
 
 def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """Build a tokenizer from its description; ``ValueError`` if it is invalid."""
+    """Build a tokenizer from its description, or raise a ``ValueError`` if it is invalid."""
     kind, has_separator = description.get("kind"), description.get("has_separator") is True
     try:
         if kind == "bytes":

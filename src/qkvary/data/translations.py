@@ -27,8 +27,8 @@ LARGEST_FILE = 2**28
 """Maximum bytes of a file, compressed and uncompressed."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
-"""In a pair of the user's files, one line in this many goes to validation and one to test, taken
-from the end of the files."""
+"""The user's files are split by position. At their end, ``1 / HELD_OUT`` of the lines are for
+validation, followed by as many lines for the test."""
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",
     "validation": "val",
@@ -46,7 +46,7 @@ class Translations:
 
     splits: Mapping[DataSplit, Sentences]
     fingerprint: str
-    """sha256 of the checksums of the files."""
+    """The sha256 of the checksums of the files."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -137,7 +137,7 @@ def _read_lines(content: bytes, where: str) -> tuple[str, ...]:
 
 
 def _read(data: str, name: str) -> tuple[bytes, str]:
-    """Return a file of a corpus and where it was found."""
+    """Return the contents of a file of a corpus, and its path or URL."""
     if data != MULTI30K:
         path = Path(data) / name
         return read_file(path, limit=LARGEST_FILE), str(path)

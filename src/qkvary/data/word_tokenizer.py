@@ -22,7 +22,7 @@ def split_words(sentence: str) -> list[str]:
 
 
 class WordTokenizer:
-    """Numbers the special tokens, then the words, the most frequent word first."""
+    """Word tokenizer. The special tokens come first, then the words, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """Assign an index to each distinct word, as :func:`split_words` returns them."""

@@ -25,7 +25,7 @@ from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
 MOST_BEAMS = 1024
-"""Maximum number of beams: more give no better text, and a step would take seconds."""
+"""Maximum number of beams. More beams give no better text, and a step would take seconds."""
 MAX_LENGTH_PENALTY = 16
 """The largest absolute length penalty, so that scores stay finite at every length."""
 
@@ -39,7 +39,7 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the length, with the stop token, to the power of the penalty."""
+    """``logprob / length ** length_penalty``, where the length includes the stop token."""
     text: str
     """The text before the stop string."""
     finish: Finish
@@ -65,8 +65,8 @@ def search(
     """Return the ``beams`` best continuations, best first.
 
     The search stops when no live beam can overtake the finished beams. The score of a beam is its
-    total log-probability divided by ``length ** length_penalty``; a penalty of 0 compares totals.
-    The other arguments are those of ``decoding.stream``.
+    total log-probability divided by ``length ** length_penalty``. With a penalty of 0, the score is
+    the total. The other arguments are those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, if the request samples or has a
@@ -82,9 +82,8 @@ def search(
         )
     if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
         raise ValueError(
-            "expected a greedy request without a repetition penalty, because the request asks for "
-            "beam search, got a request that samples or penalises repetition; choices: beam search "
-            "alone, or sampling and a repetition penalty without beams"
+            "expected a greedy request without a repetition penalty for beam search, got one with "
+            "sampling or a repetition penalty: leave out these options, or leave out the beams"
         )
     check_requests(model, [request], tokenizer)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
@@ -152,7 +151,7 @@ class _BeamSearch:
         return grown
 
     def end(self, beam: _Live, finish: Finish, length: int) -> Beam:
-        """Return a finished beam."""
+        """Return the finished beam of a live beam; ``length`` is the length for the score."""
         text = self._detokenize(beam.tokens)
         cut = find_stop(text, self.request.stop)
         return Beam(
@@ -164,7 +163,7 @@ class _BeamSearch:
         )
 
     def is_over(self, live: Sequence[_Live]) -> bool:
-        """Return whether no live beam can still be among the best."""
+        """Return True if the search is over, because no live beam can become one of the best."""
         if not live:
             return True
         best = sorted((beam.score for beam in self.ended), reverse=True)[: self.beams]
@@ -177,7 +176,7 @@ class _BeamSearch:
         return hope <= best[-1]
 
     def best(self, live: Sequence[_Live]) -> list[Beam]:
-        """Return the best beams, including those cut off by the token limit."""
+        """Return the best beams, both finished ones and those that reached the token limit."""
         most = self.request.max_new_tokens
         cut = [self.end(beam, "length", most) for beam in live if len(beam.tokens) == most]
         found = sorted([*self.ended, *cut], key=lambda beam: -beam.score)

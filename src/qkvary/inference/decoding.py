@@ -1,8 +1,8 @@
-"""Batched decoding with one cache: requests in, tokens and text out.
+"""Batched decoding of requests to tokens and text, with one cache per batch.
 
-Prompts are padded on the left, so that the newest tokens share a column. A finished row continues
-as padding until half of the batch is finished; then the finished rows are dropped. All state lives
-in the iterator.
+Prompts are padded on the left, so that the newest tokens of all rows are in the same column. A
+finished row continues as padding until half of the batch is finished; then the finished rows are
+dropped. The iterator contains all state.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ DEFAULT_CHUNK = 512
 PADDING = 0
 """The token at padded positions, which is masked."""
 FEW_LOGITS = 2**19
-"""Up to this many logits, one thread checks and samples them."""
+"""Maximum number of logits that are checked and sampled in one thread."""
 
 
 def stream(
@@ -134,9 +134,8 @@ def make_cache(
 ) -> KVCache:
     """Make a cache that stores shared projections once.
 
-    By default, the memory of the cache is preallocated.
-
-    The default layout stores rotated keys, or unrotated keys if they take fewer bytes.
+    By default, the memory of the cache is preallocated. The default layout stores rotated keys, or
+    unrotated keys if they take fewer bytes.
     """
     layers = model.config.layers
     if layout is None:

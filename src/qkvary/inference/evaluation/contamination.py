@@ -1,6 +1,7 @@
 """Benchmark contamination: finds questions that share a run of words with a training set.
 
-The questions are indexed, and the training text is read past the index, document by document.
+The questions are indexed. Then the training text is read document by document, and its words are
+looked up in the index.
 
 Source: Brown et al. 2020, appendix C.
 """
@@ -17,7 +18,7 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.progress_line import Progress, ignore
 
 RUN = 13
-"""Length in words of the runs that are compared."""
+"""Number of consecutive words that a question and a document must share."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
 
@@ -44,9 +45,9 @@ class TrainingText:
         self.data, self.split = data, data.splits["train"]
 
     def find(self, questions: Sequence[str], *, on_progress: Progress = ignore) -> list[bool]:
-        """Return for each question whether it shares ``RUN`` consecutive words with a document.
+        """Return True for each question that shares ``RUN`` consecutive words with a document.
 
-        A question with fewer words counts if all its words occur consecutively in a document.
+        A shorter question gives True if a document contains all its words consecutively.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):

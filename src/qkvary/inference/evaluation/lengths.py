@@ -20,7 +20,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import Progress, ignore
 
 FIRST_BUCKET = 128
-"""Positions per bucket, doubled until there are no more buckets than ``MOST_BUCKETS``."""
+"""Positions per bucket. The number is doubled until ``MOST_BUCKETS`` buckets are enough."""
 MOST_BUCKETS = 32
 
 
@@ -35,7 +35,7 @@ class Bucket:
     tokens: int
     """The number of targets over all windows."""
     loss: float
-    """Nats per target; NaN without targets."""
+    """The mean loss per target, in nats; NaN without targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def score_lengths(
 ) -> tuple[LengthScore, ...]:
     """Return the scores of the same tokens in windows of several lengths.
 
-    Documents shorter than the longest window are left out. ``on_progress`` starts anew for each
+    Documents shorter than the longest window are left out. ``on_progress`` restarts for each
     length.
 
     Raises:

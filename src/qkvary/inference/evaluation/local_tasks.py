@@ -13,7 +13,7 @@ from qkvary.storage.untrusted_files import parse_json, read_file
 Row = dict[str, Any]
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The five tasks whose mean papers report."""
+"""Five tasks whose mean score is reported in papers."""
 LARGEST_FILE = 2**28
 _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
@@ -30,12 +30,12 @@ class LocalTask:
     """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
     shots: tuple[str, ...] = ()
-    """Files of few-shot examples: the first that exists is used, or else that of the questions."""
+    """Files of few-shot examples. The first existing one is used; if none exists, ``evaluated``."""
     convert: Callable[[Row], Row]
     """Converts a row of the local file to the fields that the prompts use."""
     usual_shots: int = 5
     is_processed: bool = False
-    """Whether ``convert`` already does what the configuration's ``process_docs`` does."""
+    """Whether ``convert`` replaces the function ``process_docs`` of lm-eval's configuration."""
 
     def find_shots(self, folder: Path) -> str:
         """Return the file of the few-shot examples."""
@@ -49,7 +49,7 @@ def expand_tasks(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_rows(path: Path, convert: Callable[[Row], Row]) -> list[Row]:
-    """Return the rows of a task's file, after ``convert`` has changed each of them."""
+    """Return the rows of a task's file, each converted by ``convert``."""
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):
@@ -81,7 +81,8 @@ def _arc(row: Row) -> Row:
 def _hellaswag(row: Row) -> Row:
     """Return the fields of a row as ``process_docs`` of lm-eval returns them.
 
-    The local copy lacks one change: "... on a roof. he" becomes "... on a roof. He".
+    In the local copy, only the capital letter is missing: "... on a roof. he" becomes "... on a
+    roof. He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))

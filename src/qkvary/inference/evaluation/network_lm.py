@@ -1,6 +1,6 @@
 """Adapts a network to lm-eval's model interface, and counts truncated prompts.
 
-Independent of the tasks. Needs the extra ``eval``.
+This module does not depend on the tasks. It needs the extra ``eval``.
 """
 
 import itertools
@@ -27,14 +27,14 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import Progress, ignore
 
 _REMEMBERED = 64
-"""Number of texts whose tokens are cached: all choices of a question share a prompt."""
+"""Number of texts whose tokens are cached, because all choices of a question share a prompt."""
 _LONGEST_ANSWER = 256
 """Maximum tokens of a generated answer if the task sets none; lm-eval's default."""
 _UNKNOWN = "<unk>"
 
 
 class NetworkLM(HFLM):
-    """lm-eval's class for Hugging Face models, running our network with its own tokenizer."""
+    """Subclass of lm-eval's ``HFLM`` that runs a network of qkvary with its own tokenizer."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
         self._network, self._words = model, tokenizer
@@ -44,9 +44,9 @@ class NetworkLM(HFLM):
         self._prefix = 0 if begin is None else begin
         self._limit = model.config.max_tokens
         self._names: list[str] = []
-        """The tasks that the current requests belong to."""
+        """The task of each current request."""
         self._cut: dict[str, list[bool]] = {}
-        """For each task, whether each prompt lost its beginning."""
+        """For each task, a list that tells which prompts were truncated."""
         # lm-eval requires a tokenizer, but never calls it: this class encodes.
         library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
         names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
@@ -97,7 +97,7 @@ class NetworkLM(HFLM):
         return answers
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
-        """Answer requests, and count the truncated prompts of each task."""
+        """Return the log-likelihoods of requests, and count each task's truncated prompts."""
         self._names = [request.task_name for request in requests]
         try:
             return cast("Any", super()).loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -115,7 +115,7 @@ class NetworkLM(HFLM):
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> Any:
-        """Count the prompts that are too long, before lm-eval truncates them on the left."""
+        """Return log-likelihoods, and count the prompts that lm-eval truncates on the left."""
         # Windows of a rolling text belong to no task, and are not cut.
         names = self._names or [""] * len(requests)
         for name, (_, context, answer) in zip(names, requests, strict=True):
@@ -143,7 +143,7 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
 
 @contextmanager
 def be_quiet(on_progress: Progress = ignore) -> Generator[None]:
-    """Let lm-eval log nothing but errors, and show its progress through ``on_progress``."""
+    """Let lm-eval log only errors, and report its progress to ``on_progress``."""
     logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
     before, bar = logger.level, modules[0].tqdm
 

@@ -1,9 +1,11 @@
 """Perplexity of a text: per real token, per byte, and by the papers' protocol.
 
-A document's separator is a real token, because the end of a document must be predicted; padding is
-not. In the papers' protocol each document is one row, truncated to the context plus one token and
-padded with the separator, and padding counts in the mean: ``loss = f real_loss + (1 - f) pad_loss``
-with the share f of real tokens.
+All tokens except padding are real tokens. A document's separator is a real token, because the end
+of a document must be predicted.
+
+In the papers' protocol, each document is one row. The row is truncated to the context plus one
+token and padded with the separator. The mean loss includes the padding: ``loss = f real_loss +
+(1 - f) pad_loss``, where f is the share of real tokens.
 
 Source: the public code of paper 1 (300M and 1.2B on SlimPajama).
 """
@@ -23,7 +25,7 @@ from qkvary.text import numbers
 from qkvary.text.progress_line import Progress, ignore
 
 PADDED_BYTES = 16
-"""Bytes per token of padded rows: its id, and its position in the text."""
+"""Bytes per token of padded rows, which store an id and a position in the text for each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Protocol:
     context: int
     """The maximum number of tokens before a target."""
     stride: int
-    """The offset between the starts of consecutive windows, at most the context."""
+    """The offset between the starts of consecutive windows, at most ``context``."""
     joined: bool = False
     """Whether documents are concatenated; otherwise each is read separately."""
     batch_size: int = 8
@@ -49,15 +51,15 @@ class TextScore:
     tokens: int
     """The number of predicted real tokens."""
     text_bytes: int
-    """The UTF-8 bytes of these tokens."""
+    """The number of UTF-8 bytes of the predicted real tokens."""
     loss: float
-    """Nats per real token."""
+    """The mean loss per real token, in nats."""
     loss_error: float
     """The standard error of ``loss`` over blocks of ``context`` tokens; NaN for a single block."""
     marks: int
-    """The number of real tokens without bytes, which begin or end a document."""
+    """The number of predicted tokens that begin or end a document. They have no bytes."""
     mark_loss: float
-    """Nats per mark; NaN without marks."""
+    """The mean loss of the tokens counted by ``marks``, in nats; NaN if there are none."""
 
     @property
     def perplexity(self) -> float:
@@ -84,15 +86,15 @@ class PaperScore:
     real_share: float
     """The share of targets that are not padding."""
     loss: float
-    """Nats per target, including padding."""
+    """The mean loss per target including padding, in nats."""
     real_loss: float
-    """Nats per target that is not padding."""
+    """The mean loss per target without padding, in nats."""
     pad_loss: float
-    """Nats per padding target; NaN without padding."""
+    """The mean loss per target that is padding, in nats; NaN without padding."""
 
     @property
     def perplexity(self) -> float:
-        """The perplexity that the papers' tables give, which counts padding."""
+        """The perplexity including padding, as in the papers' tables."""
         return numbers.perplexity(self.loss)
 
     @property
@@ -201,7 +203,7 @@ def score_as_papers(
 def _estimate_error(
     losses: NDArray[np.float64], chosen: NDArray[np.bool_], blocks: NDArray[np.int64]
 ) -> float:
-    """Return the standard error of a mean over tokens. The sampled units are whole blocks."""
+    """Return the standard error of the mean loss over tokens, with whole blocks as the samples."""
     sums = np.bincount(blocks[chosen], weights=losses[chosen])
     counts = np.bincount(blocks[chosen])
     sums, counts = sums[counts > 0], counts[counts > 0]
