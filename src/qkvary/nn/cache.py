@@ -157,8 +157,8 @@ class LayerCache:
         """
         if not self.has_fixed_memory:
             raise ValueError(
-                "expected a cache with preallocated memory, at least one token, and no window or "
-                "state, got another cache"
+                "expected a preallocated cache with at least one token and no window or state, got "
+                "another cache"
             )
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         for name, store in self._stores.items():
