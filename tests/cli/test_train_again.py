@@ -162,7 +162,7 @@ def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--sample", "the " * 50), "expected a prompt of at most the 16 tokens of a row"),
+        (("--sample", "the " * 50), "expected a prompt of at most 16 tokens, the length"),
         (("--device", "cuda:99"), "expected a device of this machine, got 'cuda:99'"),
     ],
 )

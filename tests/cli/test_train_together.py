@@ -57,7 +57,7 @@ def test_two_processes_train_two_variants(folder: Folder, strategy: str) -> None
     ("words", "message"),
     [
         ((*TINY, "--batch-size", "3"), "3"),
-        ((*SIZES, "--sample", "the " * 50), "expected a prompt of at most the 16 tokens of a row"),
+        ((*SIZES, "--sample", "the " * 50), "expected a prompt of at most 16 tokens, the length"),
     ],
 )
 def test_an_error_ends_all_at_once(folder: Folder, words: tuple[str, ...], message: str) -> None:

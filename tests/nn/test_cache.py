@@ -62,7 +62,7 @@ def test_a_crop_that_one_layer_refuses_changes_no_layer() -> None:
     model = make_model("QKV", "QKV@w4", "QKV")
     cache = KVCache(model.config.layers)
     run(model, TOKENS[:, :6], cache)
-    with pytest.raises(ValueError, match="since the window has dropped the tokens before, got 2"):
+    with pytest.raises(ValueError, match="got 2; the window has dropped earlier tokens"):
         cache.crop(4)
     assert {layer.length for layer in cache.layers} == {6}
     with torch.no_grad():

@@ -324,12 +324,10 @@ def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
     tokens = torch.arange(5)[None]
     with torch.no_grad():
         first = model(tokens, cache=cache)
-        message = (
-            "expected 5 tokens to crop to, or 0, since a state is the sum of all tokens, got 4"
-        )
+        message = "expected to keep 0 or 5 tokens, got 4; a state is the sum of all tokens"
         with pytest.raises(ValueError, match=message):
             cache.crop(4)
-        with pytest.raises(ValueError, match="expected 0 to 5 tokens to crop to, got 6"):
+        with pytest.raises(ValueError, match="expected to keep 0 to 5 tokens, got 6"):
             cache.crop(6)
         # It has no room of a token that a caller could write to.
         assert cache.layers[0].claim(1, 1) == {}

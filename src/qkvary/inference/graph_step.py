@@ -16,7 +16,8 @@ from qkvary.nn.decoder import Decoder, device_of
 
 LEAST_SIZE = 256
 PARTS = 8
-"""Sizes are rounded up by ``LEAST_SIZE`` at most, or by one part in this many if that is more."""
+"""A size is a multiple of ``LEAST_SIZE``, or of 2^n / ``PARTS`` if that is more, where 2^n is the
+largest power of two up to the number of tokens."""
 
 
 class FixedStep:
@@ -152,6 +153,6 @@ def has_fixed_shapes(cache: KVCache) -> bool:
 
 
 def choose_size(tokens: int, capacity: int) -> int:
-    """Return the number of slots that a step reads: one of a few sizes, at least ``tokens``."""
+    """Return the number of slots that a step reads: ``tokens`` rounded up to one of a few sizes."""
     step = max(LEAST_SIZE, (1 << (tokens.bit_length() - 1)) // PARTS)
     return min(capacity, -(-tokens // step) * step)

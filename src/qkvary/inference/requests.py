@@ -10,7 +10,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import check_number, check_seed, check_whole
 
 Finish = Literal["length", "stop", "end"]
-"""Why a text ends: the token limit, a stop string, or a stop token."""
+"""The reason why a text ends: the limit of new tokens, a stop string, or a stop token."""
 DEFAULT_TOKENS = 256
 """The default number of new tokens, if the network has positions for them."""
 MAX_STOP_LENGTH = 1024
@@ -22,8 +22,8 @@ class Sampling:
     """Settings of sampling, applied in this order: penalty, temperature, top-k, top-p, min-p."""
 
     temperature: float | None = None
-    """Divisor of the logits; 0 takes the most probable token. If not given: 0, or 1 with --top-k,
-    --top-p or --min-p."""
+    """Divisor of the logits; 0 takes the most probable token. The default is 1 with --top-k,
+    --top-p or --min-p, and otherwise 0."""
     top_k: int | None = None
     """Sample from the k most probable tokens; among equal ones, those with the lowest indices."""
     top_p: float | None = None
@@ -56,7 +56,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
+        """Whether the next token is always the most probable one, because the temperature is 0."""
         return self.divisor == 0
 
 
@@ -65,7 +65,7 @@ class Request:
     """One text to continue; the answer does not depend on the rest of the batch."""
 
     prompt: tuple[int, ...]
-    """The tokens to start from, at least one."""
+    """The tokens of the prompt, at least one."""
     max_new_tokens: int
     """The maximum number of new tokens to generate."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -111,8 +111,9 @@ class Request:
             )
         if self.max_new_tokens > room:
             raise ValueError(
-                f"expected at most {room} new tokens after a prompt of {len(self.prompt)} (limit "
-                f"{max_tokens}, and the last new token is not read), got {self.max_new_tokens}"
+                f"expected at most {room} new tokens after a prompt of {len(self.prompt)}, got "
+                f"{self.max_new_tokens}; the network reads at most {max_tokens} tokens, and does "
+                "not read the last new token"
             )
 
 
@@ -123,7 +124,9 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
         # In training, each document follows the separator of the previous one.
         tokens = (tokenizer.separator,)
     if not tokens:
-        raise UsageError("expected a prompt, got none; this model has no token to start from")
+        raise UsageError(
+            "expected a prompt, got none; this model has no token to begin a text with"
+        )
     return tokens
 
 
@@ -140,7 +143,7 @@ class Event:
     text: str
     """The text that can be shown now: complete characters that no stop string can remove."""
     finish: Finish | None
-    """The reason why the text ends with this event, if it does."""
+    """The reason why the text ends with this event; ``None`` if the text continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ SAMPLE_TOKENS = 64
 
 
 class TextSampler:
-    """Continues the same prompt at every call."""
+    """Samples a continuation of the same prompt at every call."""
 
     def __init__(
         self,
@@ -27,7 +27,8 @@ class TextSampler:
         encoded = encode_prompt(tokenizer, prompt)
         if most is not None and len(encoded) > most:
             raise ValueError(
-                f"expected a prompt of at most the {most:,} tokens of a row, got {len(encoded):,}"
+                f"expected a prompt of at most {most:,} tokens, the length of a row, got "
+                f"{len(encoded):,}"
             )
         self._tokenizer, self._prompt, self._seed = tokenizer, prompt, seed
         self._encoded, self._most = encoded, tokens
@@ -35,7 +36,7 @@ class TextSampler:
     def __call__(self, network: nn.Module) -> str:
         """Return the prompt with the network's continuation."""
         if not isinstance(network, Decoder):
-            raise TypeError(f"expected a network that decodes, got {type(network).__name__}")
+            raise TypeError(f"expected a Decoder network, got {type(network).__name__}")
         room = network.config.max_tokens + 1 - len(self._encoded)
         request = Request(
             prompt=self._encoded,

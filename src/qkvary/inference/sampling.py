@@ -84,7 +84,7 @@ FILTERS: dict[str, Callable[[Logits, Tensor], Logits]] = {
     "min_p": keep_min_p,
 }
 KEEPS_ALL = {"top_k": 0, "top_p": 2.0, "min_p": 0.0}
-"""The setting of each filter that keeps all tokens."""
+"""For each filter, the setting that switches it off, so that all tokens are kept."""
 
 
 class Sampler:

@@ -1,4 +1,4 @@
-"""The folder of exports for engines, and the check whether a checkpoint needs an export."""
+"""Exports of checkpoints for engines: their folder, their names, and when one is needed."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
 EXPORTS = 2
-"""A version number in the names of exports, for changes within one version of the package."""
+"""A number in the names of exports, to increase if exports change within a package version."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"
-"""The class of exports that only transformers reads, with this package installed."""
+"""The model class of exports that only transformers can read, and only with qkvary installed."""
 
 
 def is_stock_folder(path: Path) -> bool:
-    """Return whether a Hugging Face folder needs no export."""
+    """Return whether engines can read a Hugging Face folder as it is, without an export."""
     try:
         config = parse_json(read_file(path / CONFIG, limit=MAX_SIDE_FILE_BYTES))
     except (QkvaryError, ValueError):

@@ -31,7 +31,7 @@ PATIENCE = 10.0
 POLL = 0.1
 """Seconds between two checks of an engine that starts."""
 LAST_LINES = 4_000
-"""Bytes at the end of a log that are searched for the reason why an engine failed."""
+"""Number of characters at the end of a log that are read to find its last line."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 _PR_SET_PDEATHSIG = 1
 
@@ -52,7 +52,7 @@ def choose_port(host: str, port: int) -> int:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse an address that other machines can reach, unless there is a key."""
+    """Raise a ``UsageError`` if other machines can reach ``host`` and there is no key."""
     if key is None and host not in LOCAL:
         raise UsageError(
             f"expected --key-file with the address {host}, which other machines can reach; for "
@@ -67,7 +67,7 @@ class Server:
     url: str
     """The base URL of the OpenAI-compatible API."""
     cache: CacheLine | None
-    """What the engine logged about its cache."""
+    """The size of the engine's cache, if the engine has logged it."""
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:

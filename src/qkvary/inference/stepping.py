@@ -17,9 +17,9 @@ from qkvary.nn.decoding import step as native_step
 from qkvary.nn.decoding.native import library
 
 MOST_ROWS = 50
-"""Rows up to which ``auto`` takes the native step. That takes 0.2 to 0.7 times as long as running
-the layers for up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64, where matmuls
-over all rows pay off (width 128 to 512, one thread)."""
+"""Maximum number of rows for which ``auto`` uses the native step. Compared with running the layers,
+the native step takes 0.2 to 0.7 times as long for up to 8 rows, 0.7 to 1.1 times for 50 rows, and
+0.7 to 1.9 times for 64 rows, where matmuls over all rows pay off (width 128 to 512, one thread)."""
 
 
 class Stepper:

@@ -1,4 +1,4 @@
-"""Turns tokens into text step by step. Only whole characters appear.
+"""Turns tokens into text step by step, in whole characters.
 
 Text that may begin a stop string is held back. Never imports torch.
 """
@@ -27,7 +27,7 @@ class TextStream:
         return self._release(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """Return, at the end of the stream, the text that has been held back so far."""
+        """End the stream, and return the text that has been held back."""
         text = self._release(self._decoder.decode(b"", final=True))
         rest, self._held = self._held, ""
         return text + rest
@@ -67,7 +67,7 @@ def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:
-    """Return the number of characters at the end that may begin a stop string."""
+    """Return how many characters at the end of ``text`` may be the beginning of a stop string."""
     longest = max((len(one) - 1 for one in stop), default=0)
     for length in range(min(longest, len(text)), 0, -1):
         if any(one.startswith(text[len(text) - length :]) for one in stop if len(one) > length):

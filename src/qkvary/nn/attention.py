@@ -353,7 +353,7 @@ class Attention(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values after expanding a latent or undoing a rotation, if necessary."""
+        """Return the mixed values, expanded from a latent or rotated back if the layer needs it."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
         rotation = heads.rotation
@@ -394,7 +394,7 @@ class Attention(nn.Module):
         )
 
     def _check_memory(self, positions: Tensor | None, document_ids: Tensor | None) -> None:
-        """Check that the layer supports cross attention, and that no order of its keys is given."""
+        """Check that the layer supports cross attention, without positions or documents of keys."""
         variant = self.config.variant
         if positions is not None or document_ids is not None:
             raise ValueError("expected neither positions nor document_ids with a memory")

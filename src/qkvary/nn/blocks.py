@@ -170,7 +170,7 @@ class Stack(nn.Module):
         self.recompute_blocks = False
 
     def forward(self, x: Hidden, *, layout: Layout, cache: KVCache | None = None) -> Hidden:
-        """Apply all blocks and the final norm, if layers with a state support the call."""
+        """Apply all blocks and the final norm, after checking the call for layers with a state."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, layer_cache in zip(self.layers, caches, strict=True):
             if layer_cache is not None and layer_cache.state is not None:

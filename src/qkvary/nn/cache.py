@@ -1,4 +1,4 @@
-"""The cache for decoding: each layer stores exactly what its keys and values need.
+"""The cache for decoding. Each layer stores only the tensors that its keys and values need.
 
 The cache belongs to the caller, who chooses layout and storage; only quantised storage changes
 results. By default it stores the tensors from which keys and values are made, before any rotation,
@@ -20,7 +20,7 @@ from qkvary.nn.decoding.decode import LAYER, pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
-"""Where new entries are written: a buffer, or codes with scales."""
+"""The memory for new entries: a buffer, or codes with scales."""
 
 
 class LayerCache:
@@ -157,7 +157,7 @@ class LayerCache:
         """
         if not self.has_fixed_memory:
             raise ValueError(
-                "expected a preallocated cache without a window that has already seen a token, got "
+                "expected a preallocated cache with at least one token and no window or state, got "
                 "another cache"
             )
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
@@ -179,20 +179,20 @@ class LayerCache:
     def check_crop(self, tokens: int) -> None:
         """Raise the error that ``crop(tokens)`` would raise, if any, without changing anything."""
         if not 0 <= tokens <= self.length:
-            raise ValueError(f"expected 0 to {self.length} tokens to crop to, got {tokens}")
+            raise ValueError(f"expected to keep 0 to {self.length} tokens, got {tokens}")
         dropped = self.length - tokens
         if self.state is not None:
             if tokens and dropped:
                 raise ValueError(
-                    f"expected {self.length} tokens to crop to, or 0, since a state is the sum of "
-                    f"all tokens, got {tokens}"
+                    f"expected to keep 0 or {self.length} tokens, got {tokens}; a state is the sum "
+                    "of all tokens"
                 )
             return
         needed = tokens if self._max_kept is None else min(tokens, self._max_kept)
         if self.num_stored - dropped < needed:
             raise ValueError(
-                f"expected a crop by at most {max(0, self.num_stored - needed)} tokens, since the "
-                f"window has dropped the tokens before, got {dropped}"
+                f"expected to remove at most {max(0, self.num_stored - needed)} tokens, got "
+                f"{dropped}; the window has dropped earlier tokens that would be needed"
             )
 
     def clear(self) -> None:

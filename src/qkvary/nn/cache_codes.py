@@ -2,7 +2,8 @@
 
 A code is ``c = round(x / s)``. The scale ``s`` is ``max |x| / (2^(bits - 1) - 1)`` over the numbers
 that share it, rounded up to 32 bits, so that no code leaves its range and ``|x - c s| <= s / 2``.
-Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side.
+Quotients are computed in 64 bits, because in 32 bits a quotient near 100.5 can be rounded to the
+wrong integer.
 """
 
 import functools
@@ -30,7 +31,7 @@ def describe_infinite(what: str) -> str:
 
 
 def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
-    """Check that no number is NaN, infinite, or so large that rotating it exceeds 32 bits."""
+    """Check that no number is NaN, infinite, or so large that its rotation overflows in 32 bits."""
     if not all(bool((tensor.abs() < LIMIT).all()) for tensor in numbers):
         raise ValueError(describe_infinite(what))
 
@@ -120,7 +121,7 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
 
 @functools.lru_cache(maxsize=8)
 def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
-    """Return for each of the 256 byte values its codes, as one integer with a byte per code."""
+    """Return the codes packed in each of the 256 byte values: an integer with one byte per code."""
     shifts = torch.arange(0, 8, bits)
     codes = (torch.arange(256)[:, None] >> shifts & 2**bits - 1) - 2 ** (bits - 1)
     joined = torch.int16 if bits == 4 else torch.int32
@@ -152,7 +153,7 @@ def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tens
 
 
 def rotate(entries: Entries) -> Entries:
-    """Return the entries times ``rotation``, in 64 bits where the device has them."""
+    """Return the entries times ``rotation``, in float64 if the device supports it."""
     exact = _exact(entries)
     return exact @ rotation(entries.shape[-1], exact.dtype, exact.device)
 
@@ -163,7 +164,7 @@ def rotate_back(entries: Entries) -> Entries:
 
 
 def _exact(entries: Tensor) -> Tensor:
-    """Return entries in float64 where the device has it, so that they are rounded correctly."""
+    """Return entries in float64 if the device supports it, so that codes are rounded correctly."""
     return entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
 
 

@@ -58,7 +58,7 @@ def store_and_read(
 def _write(
     maker: RoleMaker, layout: CacheLayout, x: Tensor, sources: Sources, rotation: Rotation | None
 ) -> Sources:
-    """Return the entries to store for new tokens. Layer inputs and latents form one head."""
+    """Return the entries to store for new tokens. Inputs and latents are stored as one head."""
     config, sharing = maker.config, maker.config.variant.sharing
     if layout == "input":
         return {IDENTITY: x[:, None]}

@@ -32,7 +32,7 @@ class ClaimedCodes(NamedTuple):
     newest: Entries
     """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
-    """How many of ``newest``, from the first, to quantise once the new ones are written."""
+    """Number of tokens, from the first of ``newest`` on, that the caller must quantise."""
     group: int
     """Number of channels that share a scale."""
     block: int
@@ -42,21 +42,24 @@ class ClaimedCodes(NamedTuple):
 class QuantizedStore:
     """Stores entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
-    With scales by ``token``, each group of channels of a token has a scale; a token is quantised
+    With scales by ``token``, each group of channels of a token has a scale. A token is quantised
     once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
-    head has a scale per block of tokens, with blocks counted from the first token seen; a block is
-    quantised once it is full and none of its tokens is among the last ``residual``. Codes depend
-    only on the entries, not on how many tokens arrive in one call.
+    head has a scale per block of tokens, counted from the first token seen. A block is quantised
+    once it is full and ``residual`` newer tokens have been stored. Codes depend only on the
+    entries, not on how many tokens arrive in one call.
 
-    ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
-    the output depends on how the text was cut into calls. After a crop inside a block, the tokens
-    that are stored next, up to the end of the block, get a new scale.
+    ``append`` returns the entries as they are stored after the call. So with a ``residual``, the
+    rounding of the output depends on how the text was cut into calls. After a crop inside a block,
+    the tokens that are stored next, up to the end of the block, get a new scale.
     """
 
     def __init__(
         self, options: CacheOptions, *, max_tokens: int | None = None, max_kept: int | None = None
     ) -> None:
-        """Start empty. At most ``max_tokens`` are seen and ``max_kept`` kept; None: no limit."""
+        """Create an empty store.
+
+        ``max_tokens`` limits the tokens seen, ``max_kept`` the tokens kept; None means no limit.
+        """
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -64,8 +67,8 @@ class QuantizedStore:
         needed = self.block + self.residual - 1
         if options.scales == "channel" and max_kept is not None and needed > max_kept:
             raise ValueError(
-                f"expected blocks and residual that fit a window of {max_kept + 1} tokens, got "
-                f"blocks of {self.block} and a residual of {self.residual}"
+                f"expected a block and a residual that together fit a window of {max_kept + 1} "
+                f"tokens, got {self.block} and {self.residual} tokens"
             )
         most = None
         if max_tokens is not None:
@@ -238,9 +241,10 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Remove tokens from the start of ``runs``, or the end; return how many scales to remove.
+        """Remove tokens from ``runs``, and return the number of rows of scales to remove.
 
-        ``runs`` has the number of tokens that each row of scales covers.
+        ``runs`` has the number of tokens that each row of scales covers. The oldest tokens are
+        removed, or with ``newest`` the newest.
         """
         if self.options.scales == "token":
             return tokens

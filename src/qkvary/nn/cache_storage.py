@@ -140,7 +140,7 @@ class PreallocatedStore(GrowingStore):
     def reorder(self, rows: Tensor) -> None:
         """Replace row i by row ``rows[i]``.
 
-        If the number of rows stays the same, so does the memory.
+        The memory stays in place if the number of rows does not change.
         """
         used = self.read()
         if used is None or len(rows) != len(used):
@@ -178,7 +178,7 @@ class StateStore:
     """Stores the state of linear attention: sums over all tokens seen, instead of entries."""
 
     sums: State | None = None
-    """None before the first token."""
+    """The sums over all tokens seen; None before the first token."""
 
     @property
     def nbytes(self) -> int:

@@ -14,7 +14,7 @@ from qkvary.nn.shapes import AttentionMask
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A network that gives next-token logits: ours, or one of a user.
+    """The protocol of a network that gives next-token logits; a user's network can follow it.
 
     ``forward(tokens)`` equals ``head(features(tokens))``.
     """

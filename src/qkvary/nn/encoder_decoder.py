@@ -62,8 +62,8 @@ class EncoderDecoderCache(KVCache):
         ``memory`` and ``memory_mask`` are the output of ``encode`` for the source.
 
         Raises:
-            ValueError: in the same cases as for :class:`KVCache`, or if a new token changes what
-                cross attention gives for earlier tokens.
+            ValueError: in the same cases as for :class:`KVCache`, or if the outputs of cross
+                attention for earlier tokens depend on later tokens.
         """
         if config.cross_kind.make is not None:
             raise ValueError(

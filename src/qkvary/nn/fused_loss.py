@@ -29,7 +29,7 @@ IGNORE_INDEX = -100
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
 """Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""Maximum logits per chunk on other devices: 0.5 GiB in float32 gives a GPU enough to do."""
+"""Maximum number of logits per chunk on other devices: 0.5 GiB in float32 keeps a GPU busy."""
 CHUNK_MULTIPLE = 64
 """The number of tokens in a chunk is a multiple of this, which suits matmuls."""
 ROWS_TOGETHER = 8192
@@ -41,10 +41,10 @@ def linear_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
-    Gradients are computed with the loss, so that the backward pass only scales them; gradients of
-    gradients are refused. Under autocast, matmuls are in autocast's dtype (float32 in place of
-    float16, whose range is too small) and everything else is in float32. The sum is in nats, in
-    float64 for float64 inputs, else in float32; a target of -100 does not count.
+    Gradients are computed together with the loss, and the backward pass only scales them. Gradients
+    of gradients are refused. Under autocast, matmuls use autocast's dtype, and all else float32.
+    Matmuls use float32 in place of float16, whose range is too small. The sum is in nats, in
+    float64 for float64 inputs and otherwise in float32. A target of -100 does not count.
     """
     if not torch.is_grad_enabled():
         return _run(features, weight, bias, targets)[0].sum()
@@ -75,7 +75,7 @@ def smoothed_loss_sum(
 
         KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
 
-    Only the cross entropy needs all logits. The sum is in nats; a target of -100 does not count.
+    Only ``logsumexp(z)`` needs all logits. The sum is in nats; a target of -100 does not count.
     """
     # Indices instead of masks: the host waits for a GPU only once.
     (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
@@ -156,7 +156,7 @@ def _run(
 
 
 class _Chunks:
-    """Goes over chunks of tokens and collects gradients."""
+    """Computes the losses of chunks of tokens, and adds up their gradients."""
 
     def __init__(
         self,

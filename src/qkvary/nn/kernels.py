@@ -1,7 +1,7 @@
 """The cores of attention, which mix values by scores. Each core of ``arch.terms`` has a class.
 
-The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
-decoding, which a cache may request. The configuration and the shapes determine which one is used,
+The softmax has two implementations with equal results: explicit matmuls and SDPA. For decoding, a
+cache may request further kernels. The configuration and the shapes determine which one is used,
 never timings. All of them accept fewer KV heads than query heads, and do not copy keys.
 """
 
@@ -34,7 +34,7 @@ from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 Chosen = Literal["explicit", "sdpa"]
 
 LONGEST_EXPLICIT = 512
-"""Up to this many keys, computing the whole map of scores is faster."""
+"""Maximum number of keys for which explicit matmuls are faster than SDPA that is not fused."""
 
 MOST_DECODED = 8
 """Maximum number of new tokens for which kernels for decoding are used."""
@@ -55,7 +55,7 @@ class Core:
     """Mixes values by scores, if possible without computing all weights; one subclass per core."""
 
     has_memory: ClassVar[bool] = False
-    """Whether keys and values can be made from an encoder's output."""
+    """Whether the core supports keys and values made from an encoder's output."""
 
     def __init__(self, config: AttentionConfig) -> None:
         self.config = config
@@ -73,9 +73,9 @@ class Core:
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for a few new tokens; it is ignored if it does not support
-        the call. None means the same computation as without a cache. If the core keeps a state,
-        ``state`` has the sums over the earlier tokens.
+        ``decode_kernel`` is the kernel for a few new tokens. If it is None or does not support the
+        call, the values are computed as without a cache. ``state`` has the sums over the earlier
+        tokens, if the core keeps a state.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -156,9 +156,9 @@ class SoftmaxCore(Core):
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
         """Return the implementation of the softmax for a call.
 
-        On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
-        to 0.95 times as long as explicit matmuls; if not, 1.1 to 1.4 times as long, until the
-        matrix of scores exceeds the processor's caches.
+        On a CPU, SDPA is fused only without dropout and without a learned bias. Fused SDPA takes
+        0.5 to 0.95 times as long as explicit matmuls. Other SDPA takes 1.1 to 1.4 times as long,
+        until the matrix of scores exceeds the processor's caches.
         """
         if self._needs_products:
             return "explicit"
@@ -250,7 +250,7 @@ class SimaCore(Core):
 
 
 class LinearCore(Core):
-    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless the division is off.
+    """``phi(q) phi(k)^T v``, divided by the sums of the weights if the core is normalised.
 
     Tokens are summed up in chunks. Decoding uses a recurrence whose state does not grow. Dropout
     and ``kernel="explicit"`` need the map of all pairs. Sums are in float32 or wider. The output of
@@ -349,7 +349,7 @@ CORES: Mapping[str, type[Core]] = {
     "soft": GaussianCore,
     **dict.fromkeys(FEATURES, LinearCore),
 }
-"""The class of each core."""
+"""The class of each attention core, by the core's name."""
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -372,7 +372,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the name of the core, or for a softmax, the implementation that a call uses."""
+    """Return the name of the core. For the softmax, return the implementation that a call uses."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

@@ -23,7 +23,7 @@ class LanguageModel(nn.Module):
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
     is the summed loss. Unless the logits are capped, the loss never needs all logits at once. Both
-    go through the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover
+    are calls of the module, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover
     every use of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
@@ -52,7 +52,7 @@ class LanguageModel(nn.Module):
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
             variant: The attention variant or its label. Positions, a norm of the heads and a soft
-                cap stay as in the configuration unless the variant names its own.
+                cap that it does not name are those of the configuration.
             seed: The seed of the initial values.
 
         Raises:
@@ -160,7 +160,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token from capped logits. The fused loss supports no cap."""
+        """Return the loss of each token from capped logits; the fused loss supports no cap."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
@@ -171,12 +171,12 @@ class LanguageModel(nn.Module):
 
     @property
     def output_name(self) -> str:
-        """The name of the parameter that the output head multiplies by."""
+        """The name of the parameter that is the weight of the output head."""
         return "embedding" if self.config.tied_head else "head_weight"
 
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
-        """The parameter that the output head multiplies by."""
+        """The weight of the output head; the embedding if the head is tied."""
         return self.embedding if self.head_weight is None else self.head_weight
 
     def attention_maps(self, tokens: TokenIds) -> LayerMaps:

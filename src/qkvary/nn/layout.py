@@ -123,7 +123,7 @@ class Layout:
         )
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys; layers that store this many share it."""
+        """Return the layout of the last ``num_keys`` keys; it is computed once and then reused."""
         first = self.num_keys - num_keys
         if first == 0:
             return self
@@ -334,7 +334,7 @@ class Rotation:
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
         self.growth: Tensor | None = None
-        """A factor for queries; it grows with positions beyond the original length."""
+        """The factor that multiplies each query; it grows beyond the original text length."""
         if scaling is not None and scaling.query_growth:
             turns = torch.div(positions, scaling.original_tokens, rounding_mode="floor").double()
             growth = 1 + scaling.query_growth * torch.log1p(turns)

@@ -1,11 +1,12 @@
-"""Matmuls of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
+"""Matmuls of activations with a weight in float32 on a CPU, by oneDNN where it is faster.
 
-torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
-(docs/decisions/0016), but is faster than oneDNN on Intel processors and on processors that have
-only AVX2 (docs/decisions/0032). Both sum float32 numbers in float32, in different orders.
-Everything else is left to torch: other processors, types and devices, autocast, traced and exported
-code, ``torch.func``, forward-mode derivatives, small matmuls, and everything where
-``torch.backends.mkldnn.set_flags`` has switched oneDNN off.
+torch uses MKL. On AVX-512 processors that are not from Intel, MKL takes two to three times as long
+as oneDNN (docs/decisions/0016). On Intel processors, and on processors that have only AVX2, MKL is
+faster (docs/decisions/0032). Both sum float32 numbers in float32, in different orders.
+
+torch computes all other matmuls: on other processors, types and devices, under autocast, in traced
+and exported code, in ``torch.func``, with forward-mode derivatives, and small ones. If
+``torch.backends.mkldnn.set_flags`` has switched oneDNN off, torch computes every matmul.
 
 The matrices of networks are plain ``nn.Linear`` modules, so that tools for ``nn.Linear`` work:
 adapters that replace modules, hooks, dynamic quantisation.
@@ -30,8 +31,8 @@ from torch.utils.flop_counter import register_flop_formula
 from qkvary.storage.environment import cpu_field
 
 LARGE = 2**23
-"""Matmuls with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
-costs."""
+"""Minimum number of multiply-adds of a matmul for oneDNN; for fewer, the call costs more time than
+oneDNN saves."""
 
 # torch's compiler calls this operation for constant weights; builds without oneDNN lack it.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -40,8 +41,8 @@ _IS_ONEDNN_FASTER = (
 )
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and _PRODUCT is not None
 _PLAIN = {Tensor, nn.Parameter}
-"""The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,
-support only torch's operations."""
+"""The types of tensors that oneDNN can multiply. Other subclasses, such as sharded tensors, support
+only torch's operations."""
 
 _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes in which a module keeps its own hooks."""
@@ -123,7 +124,7 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     "qkvary::linear", mutates_args=(), schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
 )
 def _multiply_compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Hide the operation from torch's compiler, which accepts it with constant weights only."""
+    """Call oneDNN, hidden from torch's compiler, which accepts it only for constant weights."""
     if not torch.backends.mkldnn.enabled:
         return F.linear(x, weight, bias)
     return _PRODUCT(x, weight, bias, "none", [], None)

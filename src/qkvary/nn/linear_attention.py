@@ -41,7 +41,7 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Says how a layer sums: with which decay, and whether weights are normalised."""
+    """The options of a layer's sums: the decay, and whether weights are normalised."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of each KV head's decay per token; None for no decay."""
@@ -144,19 +144,19 @@ def attend_in_chunks(
 
 
 class _Documents(NamedTuple):
-    """Factors that separate documents: 1 within one document, and 0 between two documents.
+    """Factors that separate documents: 1 within one document, 0 between two documents.
 
     A state belongs to the document of the last token that it includes.
     """
 
     same: Float[Tensor, "batch chunks chunk chunk"]
-    """1 for each pair of tokens within a chunk that are in one document."""
+    """1 for each pair of tokens within a chunk that belong to the same document."""
     follows: Float[Tensor, "batch chunks chunk"]
-    """1 for each token in the document of the state before its chunk."""
+    """1 for each token that belongs to the same document as the state before its chunk."""
     stays: Float[Tensor, "batch chunks chunk"]
-    """1 for each token in the document of the state after its chunk."""
+    """1 for each token that belongs to the same document as the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
-    """1 for each chunk if the states before and after it are of one document."""
+    """1 for each chunk if the states before and after it belong to the same document."""
 
 
 def _read_documents(

@@ -26,8 +26,8 @@ def own(name: str, words: str) -> Callable[[T], T]:
         words: A clause that says what the class does, for descriptions of variants.
 
     Raises:
-        ValueError: for another name, if the class is none of these or lacks the method that it is
-            used for, or if another file has registered the name.
+        ValueError: if the name has other characters, if the class is not a ``ScoreTerm``, ``Core``
+            or ``Attention`` or lacks a required method, or if another file has registered the name.
     """
     given = cast("object", name)
     if not isinstance(given, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", given):
@@ -44,7 +44,9 @@ def own(name: str, words: str) -> Callable[[T], T]:
                 raise ValueError(f"expected the method {method} in {made.__name__}, got none")
         known = OWN.get(name)
         if known is not None and file_of(known.made) != file_of(made):
-            raise ValueError(f"expected a new name, got {name!r}, which another file registers")
+            raise ValueError(
+                f"expected a new name, got {name!r}, which another file has registered"
+            )
         OWN[name] = OwnPart(name, words, made)
         return made
 

@@ -1,7 +1,7 @@
 """Computes queries, keys and values (the roles) from the input of a layer.
 
-A source is a learned projection, full or low-rank, or the input itself. The role terms change what
-a role reads from a source: they normalise it, expand a latent, or rotate it.
+A source is a learned projection, full or low-rank, or the input itself. The role terms change a
+source before a role uses it: they normalise it, expand it from a latent, or rotate it.
 """
 
 import math
@@ -22,7 +22,7 @@ from qkvary.nn.linear import apply, is_plain, linear
 from qkvary.nn.shapes import Hidden, PerHead
 
 FEW_ROWS = 16
-"""Up to this number of tokens per batch, projections are not joined if no gradient is needed."""
+"""Maximum number of tokens per batch for which projections are not joined, without gradients."""
 Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
@@ -147,7 +147,7 @@ class RMSNormPlusOne(nn.RMSNorm):
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Normalise."""
+        """Return ``x`` normalised."""
         return _norm(x, self.weight, self.eps or 0.0, adds_one=True)
 
 
@@ -225,7 +225,7 @@ class Heads(NamedTuple):
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None
     rotation: Rotation | None
     is_latent: bool
-    """Whether key and value are the latent, and the query is projected onto it."""
+    """Whether attention uses the latent as key and value, with the query projected onto it."""
 
 
 class Latent(nn.Module):
@@ -276,7 +276,7 @@ class Latent(nn.Module):
 class RoleMaker:
     """Projects a layer's input to sources, and makes key and value from these projections.
 
-    If the layer has a latent, the latent stands in for key and value until it is expanded.
+    If the layer has a latent, the latent is used as both key and value until it is expanded.
     """
 
     config: AttentionConfig
@@ -286,7 +286,7 @@ class RoleMaker:
     latent: Latent | None
 
     def project(self, x: Hidden, names: Collection[Source]) -> dict[str, PerHead]:
-        """Return the named projections of ``x``, cut into heads. One may be ``x`` itself."""
+        """Return the named projections of ``x``, cut into heads; the identity is ``x`` itself."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
         flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
@@ -296,7 +296,7 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources. If the layer has a norm, the source of the key is normalised."""
+        """Return the sources, where the key's source is normalised if the layer has a norm."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources

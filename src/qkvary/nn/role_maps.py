@@ -20,7 +20,7 @@ class LinearMap(NamedTuple):
 
     weight: Float[Tensor, "heads head_dim d_model"]
     bias: Float[Tensor, "heads head_dim"]
-    """Zeros if the layer has none."""
+    """The bias; zeros if the projection has none."""
 
     def copy_heads(self, heads: int) -> "LinearMap":
         """Return the map with every head repeated for the query heads of its group."""
@@ -41,7 +41,7 @@ class RoleMaps(NamedTuple):
 def make_role_maps(attention: Attention) -> RoleMaps:
     """Return query, key and value as linear maps of the layer input.
 
-    A query that is not linear in the layer input is refused.
+    A query that is not linear in the layer input raises a ``ValueError``.
     """
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())

@@ -50,13 +50,13 @@ _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTasks:
-    """Tasks that were found to exist, and everything needed to score them."""
+    """Tasks whose names and files have been checked, and everything needed to score them."""
 
     names: tuple[str, ...]
     folder: Path | None
     """The folder of the task files."""
     fewshot: int | None
-    """Solved examples before each question; ``None`` for the task's own number."""
+    """Number of solved examples before each question; ``None`` for the task's own number."""
     limit: int | None
     """The maximum number of questions per task, counted from the first; ``None`` for all."""
     against: TrainingText | None
@@ -69,8 +69,10 @@ class PreparedTasks:
         others, advice, problem = _find_others(self.names), "", None
         if others:
             problem = find_hub_problem()
-            advice = "; data sets are downloaded from the Hugging Face hub unless the local cache "
-            advice += "of the hub already contains them"
+            advice = (
+                "; data sets are downloaded from the Hugging Face hub unless the local cache of "
+                "the hub already contains them"
+            )
             advice += f", but the hub cannot be reached ({problem})" if problem else ""
         with _explain(self.names, advice), cache_only() if problem else nullcontext():
             found = self.manager.load([*local, *others])
@@ -221,7 +223,7 @@ def measure_tasks(
 
 
 def question_text(task: Any, document: Mapping[str, Any]) -> str:
-    """Return a question and its correct answer as lm-eval's prompt has them, without labels."""
+    """Return a question and its correct answer as in lm-eval's prompt, without the labels."""
     requests: Any = task.construct_requests(
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )
@@ -234,7 +236,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
-    """Turn errors of lm-eval into one sentence. Our errors and MemoryError pass unchanged."""
+    """Turn errors of lm-eval into one line. Errors of qkvary and of memory pass unchanged."""
     try:
         yield
     except (QkvaryError, torch.OutOfMemoryError):

@@ -19,13 +19,13 @@ class Metric:
     error: float = math.nan
     """The standard error over questions; NaN for one question, or if the value is not a mean."""
     chance: float | None = None
-    """The accuracy of guessing; ``None`` without choices."""
+    """The accuracy of random guessing; ``None`` if a question has no choices."""
 
     @property
     def distance(self) -> float | None:
-        """The number of standard errors by which the score exceeds guessing.
+        """The number of standard errors by which the score exceeds random guessing.
 
-        ``None`` without choices, or unless the standard error is positive.
+        ``None`` if a question has no choices, or if the standard error is zero or NaN.
         """
         if self.chance is None or not self.error > 0:
             return None
@@ -39,12 +39,12 @@ of the most probable choice; ``acc_norm`` ranks choices by log-probability per c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """How many questions of a task share words with a training text, and metrics on the rest."""
+    """The overlap of a task with a training text, and metrics on the questions without overlap."""
 
     metrics: Metrics
     questions: int
     shared: int
-    """Number of questions that share a run of words with the text."""
+    """Number of questions with 13 consecutive words (or all words) from the training text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class TaskScore:
     task: str
     """The name of the task in lm-eval."""
     documents: int | None
-    """The number of questions; ``None`` for a group."""
+    """The number of questions; ``None`` for a group of tasks."""
     evaluated: str | None = None
     """The local file of the questions, if any."""
     fewshot: int | None
-    """Solved examples before each question; ``None`` for a group."""
+    """Number of solved examples before each question; ``None`` for a group of tasks."""
     shots_from: str | None = None
     """The local file of the few-shot examples, if any."""
     cut_prompts: float | None
@@ -78,14 +78,14 @@ class TaskMeasurement:
     """The maximum number of questions per task; ``None`` for all."""
     against: Mapping[str, Any] | None
     scores: Mapping[str, TaskScore]
-    """The scores by the name of the task, or of the group in lm-eval's list."""
+    """The scores by the name of the task, or of lm-eval's group of tasks."""
     lm_eval: str
 
     @property
     def mean(self) -> Metrics | None:
         """The mean of the five tasks with equal weights; ``None`` unless all five were evaluated.
 
-        Plain accuracy stands in for a missing accuracy per character.
+        If a task has no accuracy per character, its plain accuracy is used.
         """
         if not set(FIVE) <= self.scores.keys():
             return None

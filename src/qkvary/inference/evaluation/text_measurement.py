@@ -28,10 +28,10 @@ class TextMeasurement:
     made_for: int
     """The network's maximum number of tokens."""
     split: str | None
-    """The split that was scored, for a prepared set; validation if the set has no test split."""
+    """The split of a prepared set that was scored; ``None`` for other texts."""
     score: TextScore
     paper: PaperScore | None
-    """The score by the papers' protocol; ``None`` if not requested, or without a separator."""
+    """The score by the papers' protocol; ``None`` if not requested, or if there is no separator."""
     lengths: tuple[LengthScore, ...]
 
 
@@ -80,7 +80,7 @@ def measure_text(
         score = score_text(longest, text, protocol, on_progress=on_progress)
     as_papers, by_length = None, ()
     if paper and text.separator is not None:
-        with show_progress("scoring as the papers did") as on_progress:
+        with show_progress("scoring by the papers' protocol") as on_progress:
             as_papers = score_as_papers(
                 longest, text, context=context, batch_size=batch_size, on_progress=on_progress
             )
@@ -102,9 +102,8 @@ def load_text(
 ) -> Text:
     """Load the text of .txt and .jsonl files, of folders of such files, or of one prepared set.
 
-    Of a prepared set, only ``split`` is read; the validation split instead of a missing test split.
-    Only the first ``tokens`` tokens are read; ``None``
-    means all tokens.
+    Of a prepared set, only ``split`` is read. If a set has no test split, the validation split is
+    read in its place. Only the first ``tokens`` tokens are read; ``None`` means all tokens.
     """
     first = data[0]
     if is_prepared(first):

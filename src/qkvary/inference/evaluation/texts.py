@@ -30,7 +30,7 @@ class Text:
     marks: NDArray[np.bool_]
     """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
-    """The end-of-document token, which also pads rows; ``None`` without one."""
+    """The end-of-document token, which also pads rows; ``None`` if the tokenizer has none."""
     split: str | None = None
     """The split of the prepared set that the text was read from; ``None`` for other texts."""
 
@@ -58,7 +58,7 @@ def make_text(tokenizer: Tokenizer, documents: Iterable[str], *, most: int | Non
     """Encode documents, each with a token that marks where the document begins or ends.
 
     This is the tokenizer's beginning token if it has one, and otherwise its separator. Only the
-    first ``most`` tokens are kept, and only the beginning of the text is encoded for them.
+    first ``most`` tokens are kept, and encoding stops once there are enough.
     """
     parts: list[NDArray[np.int64]] = []
     left = most
@@ -97,7 +97,7 @@ def _wrap(
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
     """Return the tokenizer and the text of a split of a prepared set.
 
-    If there is no test split, the validation split is meant.
+    If the set has no test split, the validation split is returned in its place.
     """
     data = open_prepared(path)
     name, split = data.find_split(name)

@@ -18,9 +18,9 @@ class Windows:
     starts: Positions
     """The position of the first token of each window."""
     lengths: Positions
-    """Input tokens per window; the token after the last one is a target too."""
+    """Number of input tokens of each window. The token after the last one is a target too."""
     known: Positions
-    """Targets at the beginning of each window that an earlier window has scored."""
+    """Number of targets at the beginning of each window that an earlier window has scored."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -49,7 +49,7 @@ def cut(spans: Positions, *, context: int, stride: int) -> Windows:
 def trim_to_windows(spans: Positions, *, length: int) -> Positions:
     """Trim spans to whole windows of ``length`` tokens; drop spans shorter than one window.
 
-    The result can be cut into windows of any length: the scored tokens are always the same.
+    The trimmed spans can be cut into windows of any length, and the scored tokens stay the same.
     """
     whole = np.maximum(spans[:, 1] - spans[:, 0] - 1, 0) // length * length
     kept = np.stack((spans[:, 0], spans[:, 0] + whole + 1), axis=1)

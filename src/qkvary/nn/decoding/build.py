@@ -27,7 +27,7 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 600.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
-"""Compiler options for the processor of this machine; not all compilers know both."""
+"""Compiler options for the processor of this machine, tried in order until one is accepted."""
 
 
 class BuildError(RuntimeError):
@@ -72,7 +72,7 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Lock a folder against other processes during the block, if its file system has locks."""
+    """Lock a folder until the ``with`` block ends, if its file system supports locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def _compile(compiler: str, source: Path) -> bytes:
             try:
                 done = _run(compiler, *flags, str(source), "-o", str(target))
             except subprocess.SubprocessError as error:
-                raise BuildError(f"{compiler} does not finish: {error}") from error
+                raise BuildError(f"{compiler} did not finish: {error}") from error
             if done.returncode == 0:
                 return target.read_bytes()
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)

@@ -1,6 +1,6 @@
-"""Attention of new queries over stored keys. A rule chooses the kernel, unless one is pinned.
+"""Attention of new queries over stored keys, and the choice of the kernel that computes it.
 
-``auto`` depends on the device, types and shapes of a call, never on a timing, so the same call on
+``auto`` chooses by the device, types and shapes of a call, never by a timing. So the same call on
 the same machine gives the same result.
 """
 
@@ -15,7 +15,7 @@ from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.problem import Bias, Decoding, Stored
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""The environment variable that fixes what ``auto`` chooses."""
+"""The environment variable that names the kernel for ``auto``."""
 
 KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     **folded.FORMS,
@@ -28,10 +28,10 @@ SUPPORTS: Mapping[str, Callable[[Decoding], bool]] = {
     "native": native.supports,
     "triton": triton_attention.supports,
 }
-"""Whether a kernel supports a call; kernels that are not listed support every call."""
+"""The function that tells whether a kernel supports a call. Other kernels support every call."""
 
 LAYER = "layer"
-"""The name of the layer's own computation, which is not in ``KERNELS``."""
+"""The kernel name for the layer's own computation, which is not in ``KERNELS``."""
 
 _started: dict[object, bool] = {}
 """Whether the Triton kernel completes a call, by the kind of call."""
@@ -56,7 +56,7 @@ def decode_attention(
         query: The new queries.
         key: All stored keys, including the new ones.
         value: All stored values; memory that they share with the keys is read only once.
-        scale: Factor of ``q k^T``.
+        scale: The factor that multiplies ``q k^T``.
         valid: False for hidden keys, such as padding.
         kernel: The name of a kernel in ``KERNELS``, or ``auto`` to let a rule choose.
         bias: Added to the scaled scores, [batch, heads, queries, keys].
@@ -73,8 +73,8 @@ def decode_attention(
 def choose(problem: Decoding, kernel: str = "auto") -> str:
     """Return the name of the kernel for a call.
 
-    ``auto`` leaves the choice to the environment or to the rule; any other name pins the kernel. A
-    call that a pinned kernel does not support goes to ``folded``.
+    ``auto`` means the kernel that the environment names, or else the choice of a rule. ``layer``
+    means the rule too. If the named kernel does not support the call, ``folded`` is used.
     """
     name = pinned(kernel)
     if name in ("auto", LAYER):

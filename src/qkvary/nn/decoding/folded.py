@@ -67,4 +67,4 @@ FORMS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "folded": attend_folded,
     "matmul": attend_matmul,
 }
-"""The forms of folded attention by name."""
+"""The implementations of folded attention, by kernel name."""

@@ -27,21 +27,21 @@ from qkvary.nn.layout import rotary_angles
 _FOLDER = Path(__file__).with_name("native")
 SOURCES = (_FOLDER / "step.cpp", _FOLDER / "attention.cpp", *sorted(_FOLDER.glob("*.h")))
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""The library's number for each dtype."""
+"""The native library's number for each dtype."""
 CODES = {8: 3, 4: 4}
-"""The library's number for the codes of a quantised cache, by their bits."""
+"""The native library's number for a quantised cache, by the number of bits of a code."""
 LOG2_E = math.log2(math.e)
-"""The factor log2(e) of scores, because the kernel computes powers of two."""
+"""log2(e). Scores are multiplied by it, because the kernel computes powers of two."""
 PERIOD = 64
-"""Number of positions in the near table; the far table has the multiples of this number."""
+"""Number of positions in the first rotation table; the second has multiples of this number."""
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 _PLAIN = (0,) * 11
-"""The code fields of ``Stored``, for a tensor that is not quantised."""
+"""Values of the code fields of ``Stored`` for a tensor that is not quantised."""
 _UNROTATED = (0,) * 6
-"""The rotation fields of ``Call``, for keys that are read as stored."""
+"""Values of the rotation fields of ``Call`` if the kernel does not rotate keys."""
 
 
 class Stored(ctypes.Structure):
@@ -78,11 +78,11 @@ class Call(ctypes.Structure):
 
 
 PROJECTED: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
-"""The sources of a layer, in the library's order."""
+"""The sources of a layer, in the order of the native library."""
 
 
 class Matrix(ctypes.Structure):
-    """A matrix of weights, or of codes with scales."""
+    """A weight matrix with its bias. The weights are numbers, or codes with scales."""
 
     _fields_ = (
         *zip(("weight", "bias", "scales"), repeat(_pointer)),
@@ -177,7 +177,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """Return a notice for users if the kernels must be built first, which is slow."""
+    """Return a notice for users if the kernels must be built first, which is slow, or None."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     return "building the native kernels, once for this machine"
@@ -197,7 +197,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend with as many threads as torch uses."""
+    """Return the output of the native kernel, which uses as many threads as torch."""
     loaded = library()
     if loaded is None:
         raise RuntimeError("the native kernel cannot be built here")
@@ -219,8 +219,8 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
     """Return a supported call in the form of the library, and the copies to which it points.
 
-    All fields are packed at once. A pass over the cache evicts Python's data from the processor's
-    caches, so setting the fields one by one would take a tenth of the time of that pass.
+    All fields are packed at once, because reading the cache evicts Python's data from the
+    processor's caches. Setting the fields one by one would add a tenth to the time of the call.
     """
     batch, groups, tokens, _ = problem.key.shape
     shared = problem.is_shared
@@ -295,7 +295,7 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Point the kernel's arguments for a stored tensor at ``entries``."""
+    """Set the fields of ``stored`` to the memory of ``entries``."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
@@ -308,7 +308,7 @@ def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Point the kernel's arguments for a stored tensor at codes and the tokens after them."""
+    """Set the fields of ``stored`` to the memory of codes and of the unquantised tokens."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; keys and values may have different numbers of channels."""
+"""Keys or values, [batch, kv_heads, keys, channels]; their numbers of channels may differ."""
 
 Bias = Float[Tensor, "_ _ _ _"]
-"""[batch, heads, queries, keys]."""
+"""A bias of the scores, [batch, heads, queries, keys]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,11 +30,11 @@ class Decoding:
     value: Stored
     """All stored values; the same tensor as ``key`` if it serves both roles."""
     scale: float
-    """Factor of the products of query and key."""
+    """The factor that multiplies the dot products of query and key."""
     valid: Bool[Tensor, "batch keys"] | None = None
-    """False for hidden keys."""
+    """A mask of the keys: False for hidden keys."""
     bias: Bias | None = None
-    """Added to the scaled scores, such as the scores of decoupled positions."""
+    """A bias that is added to the scaled scores, such as the scores of decoupled positions."""
 
     def __post_init__(self) -> None:
         query, key, value = self.query, self.key, self.value
@@ -53,10 +53,10 @@ class Decoding:
             parts = (query, key, value, self.bias)
             given = [f"{one.dtype} {list(one.shape)}" for one in parts if one is not None]
             raise ValueError(
-                "expected floats of one dtype: a query [batch, heads, queries, dim], a key [batch, "
-                "kv_heads, keys, dim], a value [batch, kv_heads, keys, value_dim], perhaps a bias "
-                "[batch, heads, queries, keys]; KV heads that divide the heads; no more queries "
-                f"than keys; got {', '.join(given)}"
+                "expected tensors of one float dtype: query [batch, heads, queries, dim], key "
+                "[batch, kv_heads, keys, dim], value [batch, kv_heads, keys, value_dim] and "
+                "optionally bias [batch, heads, queries, keys], where kv_heads divides heads and "
+                f"queries is at most keys; got {', '.join(given)}"
             )
         parts = (query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
@@ -66,12 +66,12 @@ class Decoding:
 
     @property
     def start(self) -> int:
-        """Number of keys before the first query: query i sees the first ``start + i + 1``."""
+        """Number of keys before the first query. Query i sees the first ``start + i + 1`` keys."""
         return self.key.shape[2] - self.query.shape[2]
 
     @property
     def is_shared(self) -> bool:
-        """Whether the value is the stored key: the same numbers at the same address."""
+        """Whether key and value are the same numbers in the same memory."""
         key, value = self.key, self.value
         return value is key or (
             value.data_ptr() == key.data_ptr()

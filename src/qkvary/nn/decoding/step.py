@@ -38,7 +38,7 @@ LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
-"""Error codes of ``step.cpp``; any other means that memory ran out."""
+"""Error codes of ``step.cpp``. Any other code means that memory ran out; 0 is success."""
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
 """The numbers by which the library knows the feature maps of linear attention."""
 
@@ -428,7 +428,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Give the library a state, and separate memory for the next one, since a step may fail."""
+    """Set ``sums`` to the state and to memory for the next one; a failed step keeps the state."""
     before = store.sums
     if before is None:
         raise ValueError("expected a state that has seen a token, got an empty state")

@@ -28,22 +28,22 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST = 16
 """The smallest number of rows, keys and channels that matrix units can multiply."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
-"""Up to this number of rows a program does not use matrix units (measured on an H200)."""
+"""Maximum number of rows that a program computes without matrix units (measured on an H200)."""
 MOST_ROWS, MOST_KEYS = 64, 256
 """Maximum number of rows and of keys per tile."""
 TILE_BYTES = 1 << 15
-"""Bytes of a tile of keys or queries, the fastest of 27 sizes on an H200. If a multiprocessor has
-too little shared memory, tiles are halved and programs doubled until they fit."""
+"""Maximum number of bytes of a tile of keys or queries, the fastest of 27 sizes on an H200. If
+tiles do not fit into shared memory, they are halved, and twice as many programs run."""
 MOST_ROW_BYTES = 1 << 10
-"""Maximum bytes of a key, value or query."""
+"""Maximum number of bytes of one key, value or query."""
 LOG2_E = math.log2(math.e)
 MERGED = 1 << 12
 """Number of values that a program of the merge reads."""
 MOST_RUNS = 256
 WARPS, STAGES = 4, 3
-"""Warps per program, and tiles that are loaded in advance."""
+"""Number of warps per program, and number of tiles that are loaded in advance."""
 PROGRAMS = 2
-"""Programs per multiprocessor, so that some compute while others wait for memory."""
+"""Number of programs per multiprocessor: some compute while others wait for memory."""
 INTERPRETED_PROCESSORS = 2
 _tile_bytes: dict[object, int] = {}
 """Bytes per tile by kind of call, where ``TILE_BYTES`` did not fit."""
@@ -58,11 +58,11 @@ class Cut:
     runs: int
     """Number of segments of the keys, each with the same number of whole tiles."""
     block: int
-    """Rows per program; fewer than ``LEAST`` are multiplied without matrix units."""
+    """Number of rows per program; fewer than ``LEAST`` are multiplied without matrix units."""
     blocks: int
     """Number of programs for the rows of a KV head."""
     warps: int
-    """Warps per program."""
+    """Number of warps per program."""
 
 
 def is_interpreted() -> bool:
@@ -81,7 +81,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def kind_of(problem: Decoding) -> object:
-    """Return a value that is equal for calls with the same code and shared memory."""
+    """Return a value that identifies the code and the shared memory that a call needs."""
     rows, dtype = problem.rows, problem.query.dtype
     return (
         problem.key.device,

@@ -2,8 +2,8 @@
 
 A program attends to one segment (run) of the keys of one KV head; its rows are queries of all heads
 that share the KV head. It loads the keys tile by tile; if the value is the key, each tile is loaded
-once for both matmuls. ``triton_attention`` chooses the sizes. It is the only file that imports this
-one, since Triton may not be installed.
+once for both matmuls. ``triton_attention`` chooses the sizes. Only that module imports this one,
+because Triton may not be installed.
 """
 
 from subprocess import SubprocessError
@@ -22,7 +22,7 @@ NoRoom = triton.OutOfResources
 """The error of a kernel whose tiles exceed the shared memory of the GPU."""
 
 INTERPRETED = bool(knobs.runtime.interpret)
-"""Whether the kernels run in Triton's interpreter, which the environment sets before the import."""
+"""Whether the kernels run in Triton's interpreter; ``TRITON_INTERPRET=1`` before import sets it."""
 
 PRODUCTS = {
     torch.float32: tl.float32,
