@@ -75,7 +75,7 @@ OVER_SETTINGS = frozenset(
         *("three-projections-table-2", "three-projections-table-3"),
     }
 )
-"""Published tables of means over settings. Standard deviations in them are between settings."""
+"""Published tables of means over settings. Their deviations are between settings, not runs."""
 ONE_SETTING = ("three-projections-table-3", "tiny_imagenet")
 """The only column in the tables of ``OVER_SETTINGS`` that has a single setting. Its assumed spread
 is the standard deviation of the most similar task, CIFAR-100."""

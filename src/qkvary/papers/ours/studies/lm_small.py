@@ -37,8 +37,7 @@ _LIMITS = (
     (
         f"A head has {_NETWORK.d_model // HEADS} channels here, while a head usually has 64 or "
         "128. So one KV head keeps only 32 numbers per token, and sharing heads removes more than "
-        "in larger networks. What sharing projections removes does not depend on the size of a "
-        "head."
+        "in larger networks. Sharing projections removes the same amount at any head size."
     ),
     (
         "Where the value shares the key's projection, the output is rotated back. In networks "
