@@ -129,12 +129,12 @@ def _layers(made: SmallerCache) -> Table:
         brief=Brief(rows=6),
         notes=[
             (
-                "Left out is the fraction of the joint spectrum of keys and values that the new "
+                "“Left out” is the fraction of the joint spectrum of keys and values that the new "
                 "tensors do not keep."
             ),
             "Both errors are relative to the output of attention.",
             (
-                "Forecast is the divergence in nats per token if only this layer is converted, "
+                "“Forecast” is the divergence in nats per token if only this layer is converted, "
                 "before the refit."
             ),
         ],
