@@ -112,7 +112,7 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """Return a projection's MACs per token, or its weights if not ``macs``, divided by d^2."""
+    """Return a projection's cost divided by d^2: MACs per token, or weights if not ``macs``."""
     size = (
         projection_macs_per_token(config, source)
         if macs

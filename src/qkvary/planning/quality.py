@@ -82,7 +82,7 @@ def find_label(variant: AnyVariant | str, num_heads: int | None, table: QualityT
 
     Shared heads must save the same share of the cache. In a table with 16 query heads, GQA-2 with
     ``num_heads=8`` therefore has the label GQA-4, and MQA with ``num_heads=8`` has no label. If
-    ``num_heads`` is ``None``, it is the number of the table.
+    ``num_heads`` is ``None``, the number of query heads in the table is used.
     """
     found = as_label(variant)
     if isinstance(found, Variant) and found.num_kv_heads is not None:
@@ -155,7 +155,7 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of the papers' 16-bit cache of ``tokens`` tokens, for a model size."""
+    """Return the bytes of a 16-bit cache of ``tokens`` tokens in the papers' model of this size."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 

@@ -94,7 +94,7 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with the number of decimals for values as large as ``model``.
+    """Write a value with decimals that depend on the size of ``model``.
 
     ``more`` is a number of additional decimals.
     """

@@ -62,9 +62,9 @@ def _lead(made: SmallerCache) -> str:
         return f"{made.statement}; the loss changes by {last.loss - first.loss:+.4f} nats per token"
     seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
-        f"{made.statement}; nothing was converted; the forecast is a divergence of up to "
-        f"{found.divergence:+.4f} nats per token before the refit, and {seconds} of CPU time for "
-        "the conversion"
+        f"{made.statement}; nothing was converted. The forecast is a divergence of up to "
+        f"{found.divergence:+.4f} nats per token before the refit. The conversion is expected to "
+        f"take {seconds} of CPU time."
     )
 
 

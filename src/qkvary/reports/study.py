@@ -298,7 +298,7 @@ def _provenance(summary: Summary) -> Section:
             Prose(
                 f"Seeds {seeds}. Two runs with the same configuration, seed and thread count are "
                 "equal to the last bit if they use the same kind of processor and the same "
-                "software versions. The number of workers and interruptions make no difference."
+                "software versions. Interruptions and the number of workers make no difference."
             ),
             *([Group(title="Machines and versions", blocks=(machines,))] if machines.items else []),
             *([Fold(title="Learning rates", blocks=(rates,))] if rates.rows else []),

@@ -282,7 +282,7 @@ def _large_attention(figure: PublishedFigure) -> Derivation:
     slips = (half,) if label == "QKV" else ()
     return Derivation(
         value=own,
-        formula="layers x (d + 1) x (widths of query, output, and key and value with the KV heads)",
+        formula="layers x (d + 1) x (query + output width + key and value width of the KV heads)",
         convention="biases everywhere, output projection included",
         slips=slips,
         note="The total in the same row is right only if all four matrices are counted."
