@@ -1,4 +1,4 @@
-"""The command that recomputes the papers' tables and compares them with the printed figures."""
+"""Recompute every figure in the papers' tables, and compare it with the printed figure."""
 
 from typing import Annotated, Literal
 
@@ -19,7 +19,7 @@ VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measu
 def published(
     *tables: Table, document: tuple[str, ...] = (), verdict: tuple[VerdictChoice, ...] = ()
 ) -> Result[tuple[Recomputed, ...]]:
-    """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
+    """Recompute every figure in the papers' tables, and compare it with the printed figure.
 
     Without tables, the report counts the verdicts of every table. It then lists the figures that
     differ from their recomputed values, with the formula and the reason for the difference. With

@@ -198,7 +198,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "Use a smaller model, or weights with fewer bits: in addition to one user's present cache, "
+        "Use a smaller model, or weights with fewer bits: next to one user's present cache, "
         f"one device holds {' or '.join(most)}."
     )
 
