@@ -150,7 +150,7 @@ def require_memory(needed: int, purpose: str, advice: str) -> None:
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
-            f"{purpose} at least {data_size(needed)} of memory, {data_size(free)} are free; "
+            f"{purpose} at least {data_size(needed)} of memory, but {data_size(free)} are free; "
             f"{advice}"
         )
 
@@ -189,13 +189,13 @@ STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 
 @dataclass(slots=True)
 class Stop:
-    """The first signal that asked the work to stop."""
+    """A request to stop, which the first signal sets."""
 
     number: int = 0
     """The number of the signal; 0 if there was none."""
 
     def is_set(self) -> bool:
-        """Return whether the work is asked to stop."""
+        """Return whether a signal has asked the work to stop."""
         return self.number != 0
 
 
@@ -222,7 +222,7 @@ def stop_in_order(
             block, so it must neither print nor wait for a lock of this process.
 
     Yields:
-        A value that is set by the first signal.
+        The request to stop, which the first signal sets.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

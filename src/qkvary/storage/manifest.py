@@ -200,7 +200,7 @@ class FileContents:
 
     size: int
     blocks: Iterable[bytes | memoryview]
-    """The bytes in order, generated on demand."""
+    """Blocks of bytes that make up the contents, generated on demand."""
 
 
 def step_folder(directory: Path, step: int) -> Path:
@@ -228,7 +228,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
 
 
 def write_checked(folder: Path, files: Mapping[str, FileContents]) -> dict[str, FileEntry]:
-    """Write files for ``checkpoint_directory``, verify them by reading, return their entries."""
+    """Write files into a new checkpoint, verify them by reading, and return their entries."""
     entries: dict[str, FileEntry] = {}
     for name, contents in files.items():
         digest = hashlib.sha256()
