@@ -89,7 +89,7 @@ def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     if units == 1:
         return f"no interval: {way} in the only pair, and one pair says nothing about the spread"
     if estimate.std == 0:
-        return f"no interval: {way} in all {units} pairs, which leaves no spread to go by"
+        return f"no interval: {way} in all {units} pairs, so the spread cannot be estimated"
     return f"no interval: {estimate.undefined}"
 
 
