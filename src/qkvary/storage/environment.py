@@ -1,8 +1,8 @@
 """Describes this machine and process: versions, devices, memory, data folders; handles signals.
 
 Linux promises more memory than it has and kills processes that use it, so running out of memory
-cannot be caught. So work that needs too much must be refused beforehand. The first signal stops
-long work cleanly, after a checkpoint; a second signal ends the process. Never imports torch.
+cannot be caught. Work that needs too much memory is therefore refused beforehand. The first signal
+stops long work cleanly, after a checkpoint; a second signal ends the process. Never imports torch.
 """
 
 import functools
@@ -27,7 +27,7 @@ from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.numbers import Reads, data_size, read_count
 
 MOST_THREADS = 1024
-"""The largest accepted number of threads or processes; a larger number must be a typing slip."""
+"""Maximum number of threads or processes; a larger number is taken for a typing error."""
 _MEMORY = Path("/proc/meminfo")
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 

@@ -56,7 +56,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def encode(value: object, *, indent: int | None = None) -> str:
-    """Return ``value`` as ASCII JSON, keys sorted, without spaces unless indented."""
+    """Return ``value`` as ASCII JSON with sorted keys. If ``indent`` is None, omit all spaces."""
     separators = (",", ": ") if indent is not None else (",", ":")
     return json.dumps(
         _tagged(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators

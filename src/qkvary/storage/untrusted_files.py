@@ -158,7 +158,7 @@ def read_start(path: Path, size: int) -> bytes:
 def refuse_pickles(path: Path) -> None:
     """Refuse a pickle, or a folder that contains a pickle, recognized by name and first bytes.
 
-    Call this if no reader recognizes a file: its error is more specific than a list of formats.
+    Call this if no reader recognizes a file: the error is more specific than a list of formats.
     """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Tables of published numbers, with which a study compares its results.
+"""Tables of published numbers, for comparison with the results of a study.
 
 A study's definition supplies the tables. Never imports torch.
 """

@@ -104,7 +104,7 @@ def write_headline(
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
-    """State how many published figures lie in the prediction intervals of these runs."""
+    """State the number of published figures that lie in the prediction intervals."""
     judged = [repeats for one in published for repeats in one.repeats]
     if not judged:
         return ()

@@ -25,7 +25,7 @@ class Observation:
 
     @property
     def validation(self) -> float | None:
-        """The task's own metric on the validation split, by which learning rates are chosen.
+        """The task's own metric on the validation split. It decides on the learning rate.
 
         A setting's table may use a metric that exists only for the test split.
         """

@@ -77,7 +77,7 @@ class Difference:
     p_adjusted: float | None
     """Holm's p-value over the family; the verdict follows from the interval alone."""
     comparisons: int
-    """Size of the family for which ``low``, ``high`` and ``p_adjusted`` are corrected."""
+    """Size of the family. ``low``, ``high`` and ``p_adjusted`` are corrected for this size."""
     detectable: float | None
     """The smallest true difference that would be detected with 80 % probability; None without an
     interval, or if it exceeds the largest possible difference."""
@@ -372,7 +372,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The summary of a study."""
+    """The summary of a study: all values that reports show."""
 
     study: str
     question: str
@@ -399,8 +399,7 @@ class Summary:
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
-    """The learning rates that were tried and chosen; empty unless each variant uses its own best
-    learning rate."""
+    """The learning rates that were tried and chosen; empty if the study does not choose any."""
     published: tuple[PublishedComparison, ...]
     runs: tuple[RunRow, ...]
     environments: tuple[tuple[tuple[str, str], ...], ...]

@@ -14,7 +14,7 @@ from qkvary.text.numbers import decimals_of, fixed, interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceWording:
-    """The words with which a difference in one quantity is described."""
+    """The words that describe a difference in one quantity."""
 
     higher_is_better: bool
     more: str = "higher"

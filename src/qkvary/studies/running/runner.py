@@ -55,14 +55,14 @@ class RunSummary:
     seconds: float
     exit_code: int
     message: str = ""
-    """Why the runner stopped early; empty if it did not."""
+    """The error that stopped the runner early; empty if there was none."""
     notes: tuple[str, ...] = ()
     reasons: Mapping[str, int] = field(default_factory=dict[str, int])
     """The reasons why runs failed or diverged, with the number of runs for each reason."""
 
 
 class StudyRunner:
-    """Submits the runs of a study to an executor, and records how each ended."""
+    """Submits the runs of a study to an executor, and records the end of each run."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class StudyRunner:
         self._look_at(keys, ends)
 
     def _handle_loss(self, keys: Iterable[str], error: Exception) -> None:
-        """Submit the runs of a lost task again, unless tasks are lost too often.
+        """Submit the runs of a lost task again; abort the study if tasks are lost too often.
 
         If a run crashes its processes too often, the next task with this run records it as failed.
         """
@@ -405,7 +405,7 @@ class StudyRunner:
     # ---- messages
 
     def describe_runs(self) -> str:
-        """Return how many runs failed or diverged, and the result of the last one."""
+        """Return the numbers of failed and diverged runs, and the result of the last run."""
         counts = self.count()
         parts = [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
         return ", ".join([*parts, *([f"last: {self.last}"] if self.last else [])])

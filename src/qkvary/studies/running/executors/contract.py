@@ -64,7 +64,7 @@ CLUSTER = ClusterOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTask:
-    """Runs that one process executes one after the other."""
+    """The runs that one process executes in sequence."""
 
     store: Path
     cells: tuple[Cell, ...]
