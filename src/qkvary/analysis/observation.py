@@ -88,7 +88,7 @@ def check_layers(network: LanguageModel) -> None:
         is_made = variant.decoupled is not None or variant.latent is not None or variant.kv_norm
         if not is_plain or is_made or variant.query_form == "residual-gelu":
             raise ValueError(
-                "expected layers with a softmax over products of query and key, which are "
+                "expected layers with a softmax over products of queries and keys that are "
                 f"projections of the layer input, got {format_label(variant)} in layer {number}"
             )
 

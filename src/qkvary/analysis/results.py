@@ -57,9 +57,9 @@ class CosineReading:
     heads: tuple[float | None, ...]
     """The cosine of each head, read as a vector; one per head of the weight with more heads."""
     deviation: float
-    """The standard deviation of ``flattened`` and ``columns`` for independent random matrices."""
+    """Standard deviation of the cosines in ``flattened`` and ``columns`` for random matrices."""
     head_deviation: float
-    """The standard deviation of a head's cosine for independent random matrices."""
+    """The standard deviation of the cosines in ``heads`` for random matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -340,7 +340,7 @@ def _cut(fields: Fields, name: str, layers: int, choices: tuple[object, ...]) ->
     found = (fields.items(name) or ())[:layers]
     if len(found) < layers or not all(one in choices for one in found):
         words = ", ".join(map(str, choices))
-        raise fields.refuse(name, f"at least {layers} entries from {words}")
+        raise fields.refuse(name, f"at least {layers} entries, each one of {words}")
     return found
 
 
