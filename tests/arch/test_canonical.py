@@ -124,7 +124,7 @@ def test_a_field_that_was_added_later_counts_where_it_is_not_its_default() -> No
 
 
 def test_a_kind_belongs_to_one_class() -> None:
-    with pytest.raises(ValueError, match="expected a separate kind for Other, got 'Old', the"):
+    with pytest.raises(ValueError, match="that no other class has, got 'Old', the"):
 
         @stored("Old")
         class Other:

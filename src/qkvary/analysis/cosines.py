@@ -1,6 +1,6 @@
 """Cosines of the weights of a layer, by three definitions.
 
-Cosines change with the basis of a head, which is arbitrary; the measures of ``subspaces`` do not.
+Cosines depend on the basis of a head, which is arbitrary; the measures of ``subspaces`` do not.
 """
 
 import math
