@@ -240,8 +240,8 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
     """Yield a temporary folder, which is renamed to ``path`` when the block ends.
 
     Any process may fill the temporary folder with ``write_new_file``. An existing folder at
-    ``path`` is removed once the new folder is durable. If the block raises, or this process dies in
-    the block, ``path`` is unchanged.
+    ``path`` is moved aside, and removed once the new folder is in place. If the block raises, or
+    this process dies in the block, ``path`` is unchanged.
     """
     with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
@@ -250,13 +250,16 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
             try:
                 yield temporary
                 os.fsync(descriptor)
-                if path.exists():
-                    remove_dir(path)
+                old = _temporary(path.parent, path.name) if path.exists() else None
+                if old is not None:
+                    path.rename(old)
                 temporary.rename(path)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
         sync_directory(path.parent)
+        if old is not None:
+            shutil.rmtree(old)
 
 
 def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
