@@ -69,7 +69,8 @@ class Sharing:
     def format_label(self, marks: dict[Source, str]) -> str:
         """Return the papers' label, such as ``Q-K=V``.
 
-        A mark follows the first role that reads the marked source.
+        ``marks`` has the marks by source, such as ``[r16]``. A mark follows the first role that
+        reads its source.
         """
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
