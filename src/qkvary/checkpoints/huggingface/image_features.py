@@ -38,7 +38,7 @@ IMAGES_PER_PART = 500
 def describe_cifar100(
     weights: Path, parts: Path, *, on_progress: Progress = ignore
 ) -> ImageFeatures:
-    """Return the features of all images; features already in ``parts`` are only loaded."""
+    """Return the features of all images; files that exist in ``parts`` are loaded."""
     network = _load_network(weights)
     digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
     parts = parts / digest[:16]
