@@ -63,7 +63,10 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the model's fixed number of encoder tokens, or else ``given`` or ``context``."""
+        """Return the number of tokens of the encoder; 0 if there is no encoder.
+
+        A fixed number of the model takes precedence over ``given``. The default is ``context``.
+        """
         if self.encoder is None:
             return 0
         if given is not None and given < 1:

@@ -20,9 +20,9 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 class Sharing:
     """The projection that each role (query, key, value) reads, or the layer input ``x``.
 
-    What a role reads is its source. Roles that read one source share it. A shared projection is
-    called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
-    With that rule a sharing is exactly a set partition of ``{q, k, v, x}``, and there are fifteen.
+    The source of a role is the projection, or the layer input, that it reads. A shared projection
+    is called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
+    With this rule, a sharing is a set partition of ``{q, k, v, x}``, and there are fifteen.
     """
 
     query: Source

@@ -22,20 +22,20 @@ class RoleTerms:
     """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: products of a further rotated query per head and one
-    rotated key, which all heads share, are added to the scores."""
+    """Number of channels of decoupled rotary positions. Each head has a second query, which is
+    rotated, and all heads share one rotated key. Their products are added to the scores."""
     latent: int | None = None
-    """Width of a shared latent from which two matrices make the key and the value."""
+    """Width of one shared latent. Two matrices compute the key and the value from it."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
-    """RMSNorm of query and key before any rotation, with separate gains for both: over each head,
-    with one gain for all heads (``qk-norm``), or over all heads together."""
+    """RMSNorm of query and key, with separate gains, before any rotation. ``qk-norm``: over each
+    head, with one gain for all heads. ``qk-norm-wide``: over all heads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores, rotations of query and key included."""
+    """The fields of a variant that determine its scores, including rotations of query and key."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), where the learned weights of a 2D sinusoid

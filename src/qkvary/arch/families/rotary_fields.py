@@ -18,7 +18,7 @@ ORIGINAL = "original_max_position_embeddings"
 LONGEST = "max_position_embeddings"
 _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 GROWTH = "llama_4_scaling_beta"
-"""The field with the growth of queries, which some families have among the rotary settings."""
+"""The rotary setting with the growth of queries, which only some families have."""
 _GROWING: Mapping[str, tuple[str, ...]] = {"ministral3": (GROWTH, LONGEST)}
 """Additional rotary settings that these families may have; ``LONGEST`` is not used."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {

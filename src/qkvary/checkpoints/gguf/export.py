@@ -50,7 +50,7 @@ GELU_NOTES = {
     ),
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
-"""The largest value that a type can hold; the scales of q8_0 are f16."""
+"""The largest value of each type; q8_0 stores integers up to 127, with scales in f16."""
 SMALLEST = 2.0**-14
 """The smallest value that the types in ``LARGEST`` hold with full precision."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")

@@ -264,7 +264,7 @@ class _Entry(NamedTuple):
     shape: tuple[int, ...]
     type: str
     place: int
-    """The first byte, counted from the first tensor."""
+    """The offset of the first byte from the start of the first tensor."""
     size: int
 
 

@@ -91,8 +91,8 @@ def _load_network(weights: Path) -> ResNetModel:
     depths = tuple(network.config.depths or ())
     if (network.config.layer_type, depths) != ("basic", DEPTHS):
         raise UsageError(
-            f"expected a ResNet-34, basic with depths {DEPTHS}, got {weights}: "
-            f"{network.config.layer_type} with {depths}"
+            f"expected a ResNet-34, which has basic layers and depths {DEPTHS}, got {weights} "
+            f"with {network.config.layer_type} layers and depths {depths}"
         )
     return network.eval()
 
