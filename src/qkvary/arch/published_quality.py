@@ -117,8 +117,8 @@ OTHER_NETWORKS = (
 # ---- what the papers conclude, in the sentences of a plan
 
 SPEED_REMARK = (
-    "Paper 1 recommends Q-K=V where training is the constraint (Table 9); yet according to its own "
-    "Table 4, MQA trains faster (448k against 427k tokens/s) with a smaller increase in perplexity "
+    "Paper 1 recommends Q-K=V if training time is the limit (Table 9). Its own Table 4 contradicts "
+    "this: MQA trains faster (448k against 427k tokens/s), and its perplexity rises less "
     "(+1.5 % against +3.1 %)."
 )
 STACKING_REMARK = (
