@@ -60,8 +60,8 @@ class Setting:
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of the table; None for the metric of the task. Either both metrics are better if
-    higher, or both if lower. Learning rates are always chosen by the metric of the task."""
+    """The metric of the table; None for the metric of the task. Both must agree whether
+    higher or lower is better. Learning rates are always chosen by the metric of the task."""
     limits: tuple[str, ...] = ()
     """Sentences about what the setting cannot show. Reports list them before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)

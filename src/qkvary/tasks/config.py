@@ -121,7 +121,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", 1, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the accuracy of a perfect solver, and of the best guess from positions alone."""
+        """Return the accuracies of the best guess from positions alone and of a perfect solver."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)

@@ -78,7 +78,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             yield Batch(self._read(_take(pixels, some)), labels[some])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the attention maps of the first validation image. Tokens name rows and columns."""
+        """Return the attention maps of the first validation image, patches named by position."""
         (pixels, _), rows = self._split("validation")
         maps = example_maps(model, self._read(pixels[rows[:1]]))
         # The class token comes before the patches, which form a square.
@@ -106,7 +106,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         )
 
     def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return the images and labels of a file, and the row numbers of a split in them."""
+        """Return the images and labels of a file, and the row numbers of a split."""
         if split == "validation" and self.validation_rows is not None:
             return self._train, self.validation_rows
         return self._test, torch.arange(len(self._test[1]))

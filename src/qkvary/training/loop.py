@@ -371,7 +371,7 @@ class _Trainer:
         )
 
     def report_progress(self, part: float = 0.0) -> None:
-        """Send a progress event if the last one is not too recent.
+        """Send a progress event, at most one per ``PROGRESS_SECONDS``.
 
         ``part`` is the share of the next step that is done.
         """
