@@ -174,7 +174,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.Study(**NO_STUDY, settings=3, variants=(), seeds=(0,)), "a list of settings"),
     (lambda: qk.Study(**NO_STUDY, settings=(), variants="QKV", seeds=(0,)), "a list of labels"),
     (lambda: qk.Study(**NO_STUDY, settings=(), variants=(), seeds=0), "a list of whole numbers"),
-    (lambda: qk.Study(**NO_STUDY, settings=[3], variants=(), seeds=[0]), "got one with 3"),
+    (lambda: qk.Study(**NO_STUDY, settings=[3], variants=(), seeds=[0]), "got a list with 3"),
 ]
 
 

@@ -125,7 +125,7 @@ REFUSED = {
         "own xyz": "expected one of the 13 characters of this model, got 'x'",
         "own aaaaaaaaaaaaaaaaaa": "expected a prompt of at most 17 tokens, got 18",
         "own a --tokens 18": "17 new tokens after a prompt of 1, got 18; the network ",
-        "own a --temperature nan": "expected temperature from 0 and finite, got nan",
+        "own a --temperature nan": "expected temperature finite and at least 0, got nan",
         "own a --top-k 0": "expected a whole number of at least 1 for top_k, got 0",
         "own a --stop ''": "expected stop strings of 1 to 1024 characters, got 0",
         "own a --beams 2 --top-k 3": "expected a greedy request without",

@@ -15,8 +15,8 @@ from tests.conftest import examples
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (Sampling, {"temperature": -0.1}, "temperature from 0 and finite, got -0.1"),
-        (Sampling, {"temperature": math.nan}, "temperature from 0 and finite, got nan"),
+        (Sampling, {"temperature": -0.1}, "temperature finite and at least 0, got -0.1"),
+        (Sampling, {"temperature": math.nan}, "temperature finite and at least 0, got nan"),
         (Sampling, {"top_k": 0}, "a whole number of at least 1 for top_k, got 0"),
         (Sampling, {"top_p": 0}, "top_p above 0, got 0"),
         (Sampling, {"top_p": 1.01}, "top_p from 0 to 1, got 1.01"),

@@ -100,10 +100,10 @@ def test_each_learning_rate_is_a_run() -> None:
         ({"contrasts": (("MQA", "QKV"),)}, "in the contrast MQA against QKV, got 'MQA'; choices:"),
         (
             {"contrasts": (("QKV", "q,k,v"),)},
-            "a variant and a different reference .*, got QKV, QKV",
+            "expected two different variants .*, got QKV, QKV",
         ),
         ({"contrasts": (("QKV", "Q-K=V"), ("QKV", "q,k=v"))}, "expected distinct contrasts, got"),
-        ({"contrasts": (("QKV",),)}, "a variant and a different reference .*, got QKV$"),
+        ({"contrasts": (("QKV",),)}, "expected two different variants .*, got QKV$"),
     ],
 )
 def test_a_study_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:

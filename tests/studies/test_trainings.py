@@ -114,7 +114,7 @@ def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Pat
 def test_no_training(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
     with pytest.raises(
-        UsageError, match="got 'train x on y'; the store has none: run `qkvary train`"
+        UsageError, match="got 'train x on y'; the store has no trainings: run `qkvary train`"
     ):
         find_training(store, "train x on y")
     assert list_trainings(store) == ()

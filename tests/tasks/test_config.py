@@ -47,7 +47,7 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
         (
             LANGUAGE,
             {"protocol": "padded-paper", "document_mask": True},
-            "expected the protocol `packed`, which",
+            "expected the protocol `packed` with",
         ),
         (MASKED, {"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
         (MASKED, {"share": 1.5}, "got 1.5"),

@@ -123,7 +123,7 @@ def test_the_stored_kind_is_that_of_the_finished_class() -> None:
     ("load", "message"),
     [
         ({}, r"expected a function load\(config\).* in the file of Parity, got none"),
-        ({"load": lambda _: ParityTask}, r"a task from load\(config\), got the class ParityTask"),
+        ({"load": lambda _: ParityTask}, r"to return a task, got the class ParityTask"),
         ({"load": lambda _: ClassificationTask(Parity())}, "with build, batch and attention_ex"),
     ],
 )

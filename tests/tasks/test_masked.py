@@ -87,5 +87,5 @@ def test_rows_of_a_batch_are_those_of_the_whole() -> None:
 
 
 def test_a_window_longer_than_the_held_out_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="a context of at most 50, the held-out text, got 51"):
+    with pytest.raises(ValueError, match="a context of at most 50, the number of held-out"):
         MaskedTask(MaskedTaskConfig(context=51, scored_characters=50))

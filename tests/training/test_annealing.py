@@ -100,5 +100,5 @@ def test_a_run_that_cannot_be_annealed_is_refused() -> None:
         toy_run(temperature=schedule, solve_threshold=0.5, stop_when_solved=True)
     with pytest.raises(ValueError, match=r"that ends at the variant's own temperature, .*41 steps"):
         toy_run(temperature=TemperatureSchedule(start=2.0, steps=41))
-    with pytest.raises(ValueError, match=r"expected variants with a temperature .* the core sima"):
+    with pytest.raises(ValueError, match=r"variants with a softmax temperature .* the core sima"):
         dataclasses.replace(toy_run(temperature=schedule), network=toy_network("QKV@sima"))

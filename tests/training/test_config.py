@@ -29,7 +29,7 @@ TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_e
         (OPTIMIZER, {"decay": "none"}, "expected decay to be one of all, matrices, got 'none'"),
         (OPTIMIZER, {"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         (OPTIMIZER, {"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
-        (OPTIMIZER, {"weight_decay": -0.1}, "expected weight_decay from 0 and finite, got -0.1"),
+        (OPTIMIZER, {"weight_decay": -0.1}, "weight_decay finite and at least 0, got -0.1"),
         (
             CONSTANT,
             {"name": "linear"},

@@ -1,4 +1,4 @@
-"""The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
+"""Defines studies: settings, variants and seeds, and the runs of all combinations. Torch-free."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,10 +20,10 @@ from qkvary.text.numbers import check_seed
 from qkvary.training.config import ExecutionSettings, RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
-"""Maximum number of seeds of a study; more is taken for a typing error, and listing the runs would
-take minutes."""
+"""Maximum number of seeds of a study. A larger number is most likely a typing error, and listing
+its runs would take minutes."""
 MOST_NAMED = 5
-"""Maximum number of duplicates that an error names."""
+"""Maximum number of duplicates that an error message names."""
 
 
 @stored("Setting")
@@ -31,9 +31,9 @@ MOST_NAMED = 5
 class Setting:
     """A task, a network size and a training configuration, shared by all variants.
 
-    The settings of a task are averaged, except settings that name a separate ``table``. Such
-    settings may have only some of the variants, other network sizes or another metric. A run that
-    occurs in two settings is executed only once.
+    Tables show averages over the settings of a task, except settings that name a separate
+    ``table``. Such settings may have only some of the variants, other network sizes or another
+    metric. A run that occurs in two settings is executed only once.
     """
 
     name: str
@@ -41,31 +41,31 @@ class Setting:
     task: TaskConfig
     """The task."""
     network: Network
-    """The network, or its name such as ``lm-10m``; each variant of the study replaces the network's
-    own variant."""
+    """The network, or its name such as ``lm-10m``. Each variant of the study replaces the variant
+    of this network."""
     training: TrainingConfig
     """The training configuration."""
     keep_networks: bool = False
-    """Whether the store keeps the trained language models as checkpoints for ``load_checkpoint``;
-    not part of a run's identity."""
+    """Whether the store keeps the trained language models as checkpoints for ``load_checkpoint``.
+    Not part of a run's identity."""
     keep_steps: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
-    """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
-    identity."""
+    """Further steps after which the store keeps the network; 0 keeps the initial weights. Not
+    part of a run's identity."""
     table: str | None = None
-    """Name of the table that shows the setting; settings that give the same name share it. None for
+    """Name of the table that shows the setting. Settings with the same name share a table. None for
     the table of the task."""
     variants: tuple[str, ...] | None = None
-    """Labels of the study's variants that the setting is limited to; None for all."""
+    """Labels of the variants of the study that the setting uses; None for all."""
     equal_parameters: bool = False
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of the table; None for the task's own. Both must have the same direction. Learning
-    rates are always chosen by the task's own."""
+    """The metric of the table; None for the metric of the task. Both must agree whether
+    higher or lower is better. Learning rates are always chosen by the metric of the task."""
     limits: tuple[str, ...] = ()
-    """What the setting cannot show; reports list these sentences before other caveats."""
+    """Sentences about what the setting cannot show. Reports list them before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
-    """A sentence below every table with the setting's results, such as the score of a guess."""
+    """A sentence that is printed below every table of the setting, such as the score of a guess."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -83,21 +83,21 @@ class Setting:
                 )
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
-                f"{where} a language model, because keep_networks is set, got "
+                f"{where} a language model with keep_networks=True, got "
                 f"{type(self.network).__name__}"
             )
         if self.keep_steps and not self.keep_networks:
-            raise ValueError(f"{where} keep_networks, because keep_steps is set, got none")
+            raise ValueError(f"{where} keep_networks=True with keep_steps, got keep_networks=False")
         wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
         if wrong or len({*self.keep_steps}) < len(self.keep_steps):
             raise ValueError(
-                f"{where} distinct keep_steps of at least 0, below the {self.training.steps} steps "
-                f"of the training, got {self.keep_steps}"
+                f"{where} keep_steps from 0 to {self.training.steps - 1} without duplicates, got "
+                f"{self.keep_steps}"
             )
         is_special = self.variants is not None or self.equal_parameters or self.metric is not None
         if is_special and self.table is None:
             raise ValueError(
-                f"{where} a table, because variants, equal_parameters or metric is set, got none"
+                f"{where} a name for table with variants, equal_parameters or metric, got None"
             )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
@@ -115,26 +115,26 @@ class Setting:
 @stored("Crossing")
 @dataclass(frozen=True, slots=True)
 class CrossSettingContrast:
-    """A contrast between networks of two settings, paired by seed."""
+    """A comparison of networks from two settings, paired by seed."""
 
     variant: str
     """Label of the variant."""
     setting: str
-    """Setting of the variant."""
+    """Name of the variant's setting."""
     reference: str
     """Label of the reference."""
     reference_setting: str
-    """Setting of the reference."""
+    """Name of the reference's setting."""
 
     @property
     def sides(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """The label and setting of the variant, then the label and setting of its reference."""
+        """Two pairs of a label and a setting: the variant's pair, then the reference's pair."""
         return (self.variant, self.setting), (self.reference, self.reference_setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A run of a study, and where the run appears in the tables."""
+    """A run of a study, and its place in the tables."""
 
     setting: str
     """Name of the setting."""
@@ -143,7 +143,7 @@ class Cell:
     run: RunConfig
     """Configuration of the run."""
     kept_networks: tuple[int | None, ...] = ()
-    """The steps after which the store keeps the network; None stands for the trained network."""
+    """Steps after which the store keeps the network. The entry None is the end of training."""
 
     @property
     def seed(self) -> int:
@@ -194,27 +194,27 @@ class Study:
     name: str
     """Short name for the command line."""
     question: str
-    """The question, in one sentence."""
+    """The question that the study answers, in one sentence."""
     description: str
-    """Sizes, protocol and source."""
+    """Sizes, protocol and source of the experiments."""
     settings: Sequence[Setting]
     """Tasks with their networks and training."""
     variants: Sequence[str]
-    """Labels, in the order of the tables."""
+    """Labels of the variants, in the order of the tables."""
     seeds: Sequence[int]
-    """Seeds; every cell has one run per seed."""
+    """Seeds. Every combination of setting, variant and learning rate has one run per seed."""
     baseline: str = "QKV"
     """Label of the variant with which the others are compared."""
     learning_rates: tuple[float, ...] | None = None
-    """If given, each variant is compared at its own best of these learning rates, as the task's own
-    validation metric chooses it."""
+    """If given, each variant is trained with all of these learning rates, and compared at the rate
+    with the best validation metric."""
     published: tuple[PublishedTable, ...] = ()
     """The published tables to compare with."""
     contrasts: tuple[tuple[str, str] | CrossSettingContrast, ...] = ()
-    """Direct comparisons in addition to those with the baseline: pairs (variant, reference) in
-    every setting that has both, and contrasts across settings."""
+    """Comparisons in addition to those with the baseline. A pair (variant, reference) is compared
+    in every setting that has both. A ``CrossSettingContrast`` compares two settings."""
     device: str = "cpu"
-    """Device of all runs, as torch names it."""
+    """Torch name of the device of all runs."""
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights of all runs."""
 
@@ -239,7 +239,7 @@ class Study:
         self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
-        """Return a field as a tuple, with variants converted to labels; refuse wrong types."""
+        """Check the types in a field. Return the field as a tuple, with variants as labels."""
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
@@ -250,7 +250,7 @@ class Study:
                 check_seed(seed)
         for one in given:
             if not isinstance(one, kinds):
-                raise UsageError(f"{where}, got one with {brief(one)}")
+                raise UsageError(f"{where}, got a list with {brief(one)}")
         return tuple(format_label(one) if isinstance(one, AnyVariant) else one for one in given)
 
     def _check_label(
@@ -263,9 +263,9 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study, with the fingerprints of the data that its tasks use.
+        """Return the study with a data fingerprint in every task.
 
-        A fingerprint that a task does not state is computed from the data on this machine.
+        Missing fingerprints are computed from the data on this machine.
         """
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
@@ -302,7 +302,7 @@ class Study:
     ) -> Self:
         """Return the part of the study with some tasks, settings and variants.
 
-        The baseline always stays; a contrast stays if its two variants and its settings stay.
+        The baseline always stays. A contrast stays if its variants and its settings stay.
 
         Args:
             tasks: Names of tasks; empty for all.
@@ -378,8 +378,8 @@ class Study:
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
-                    f"study {self.name!r}{where}: expected the variants of {first.name!r}, which "
-                    f"shares the table {setting.table!r}, got {self.variants_of(setting)}"
+                    f"study {self.name!r}{where}: expected the same variants as in the setting "
+                    f"{first.name!r} of the same table, got {self.variants_of(setting)}"
                 )
 
     def _check_cross_setting_contrasts(self) -> None:
@@ -406,8 +406,8 @@ class Study:
         for pair in self.pairs:
             if len({*pair}) != 2:
                 raise ValueError(
-                    f"study {self.name!r}: expected a variant and a different reference in each "
-                    f"contrast, got {', '.join(pair)}"
+                    f"study {self.name!r}: expected two different variants in each contrast, got "
+                    f"{', '.join(pair)}"
                 )
             for label in pair:
                 expected = f"variants of the study in the contrast {' against '.join(pair)}"
@@ -416,7 +416,7 @@ class Study:
             _unique(self.name, "contrasts", [" against ".join(pair) for pair in self.pairs])
 
     def with_execution_settings(self, execution: ExecutionSettings) -> Self:
-        """Return the same study with one set of execution settings for all runs."""
+        """Return the study with the same execution settings for all runs."""
         settings = tuple(
             replace(one, training=replace(one.training, execution=execution.config))
             for one in self.settings
@@ -426,7 +426,7 @@ class Study:
     def cells(self) -> tuple[Cell, ...]:
         """Return every run, ordered by seed.
 
-        If a study is stopped early, all runs of its first seeds are therefore finished.
+        Because of this order, a study that is stopped early has all runs of its first seeds.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks.
@@ -465,7 +465,7 @@ class Study:
         )
 
     def runs(self) -> dict[str, Cell]:
-        """Return the distinct runs by run key; a run of several settings appears once.
+        """Return the distinct runs by run key. A run that occurs in several settings appears once.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks, or if a task's

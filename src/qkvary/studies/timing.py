@@ -1,4 +1,4 @@
-"""Estimates how long runs take: times a few training steps, then scales up."""
+"""Estimates the time that runs take, from the time of a few training steps."""
 
 import functools
 import math
@@ -27,19 +27,19 @@ from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
 MOST_TIMED_MACS = 2_000_000_000
-"""Limit of a timed forward pass: MACs of all rows."""
+"""Maximum number of MACs of a timed forward pass, over all rows."""
 FEWEST_TIMED_TOKENS, FEWEST_TIMED_ROWS = 64, 8
-"""Sizes of a language model's timed batch that the limit does not shorten: a row of one layer, and
-the rows of more layers."""
+"""For timing a language model: minimum number of tokens per row, and number of rows that must fit
+in the limit before another layer is timed."""
 MOST_TIMED = 6
-"""Maximum number of networks whose steps are timed; the times of other networks are interpolated by
+"""Maximum number of networks whose steps are timed. The times of other networks are interpolated by
 their MACs."""
 TIMED_SECONDS = 5.0
-"""Seconds after which nothing more is timed."""
+"""Time limit, in seconds, for timing the steps of all networks together."""
 TIMED_VOCABULARY = 1_024
-"""Maximum vocabulary of a language model that is timed."""
+"""Maximum vocabulary size of a timed language model; a larger vocabulary is cut."""
 FORWARD_SHARE = 1 / 3
-"""Share of a training step that its forward pass takes."""
+"""Share of the time of a training step that its forward pass takes."""
 
 
 def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
@@ -74,10 +74,10 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
 
 
 def time_step(run: RunConfig, seconds: float = math.inf) -> float:
-    """Return the median seconds of a training step, after a first step that is not counted.
+    """Return the median time of a training step, in seconds.
 
-    Steps have the micro-batches and the precision of the run. On a CPU, a step of many MACs is
-    timed with fewer examples, and the time is scaled up.
+    The first step is not counted. Micro-batches and precision are those of the run. On a CPU, a
+    large batch is replaced by a smaller one, and the measured time is scaled up.
     """
     end = perf_counter() + seconds
     whole = run.training.batch_size
@@ -105,10 +105,10 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 
 
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
-    """Return the seconds that a language model's training and scoring take on this processor.
+    """Return the time for training and scoring a language model on this processor, in seconds.
 
-    A layer, or several small ones, is timed with arbitrary tokens, and the time is scaled by MACs,
-    so that neither data nor the whole network is needed.
+    Only one layer, or several small layers, are timed on arbitrary tokens. The time is scaled up by
+    MACs. So neither the data nor the whole network is needed.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
     each = _time_layers(network, run.threads, run.dtype, training.execution.precision == "bf16")
@@ -119,9 +119,9 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _time_layers(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
-    """Return how many seconds a training step takes for each MAC in the forward pass.
+    """Return the seconds of a training step per MAC of its forward pass.
 
-    The fastest of three steps counts: the first allocates memory, and other processes can only slow
+    The fastest of three steps counts. The first step allocates memory, and other processes can slow
     a step down.
     """
     vocabulary = min(network.vocabulary, TIMED_VOCABULARY)

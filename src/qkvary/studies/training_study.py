@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
 VALIDATIONS = 20
-"""Number of validations of a shortened run."""
+"""Number of validations of a run that is shorter than its preset."""
 VALIDATION_TOKENS = 65_536
-"""Tokens per validation of a shortened run, or if the preset does not specify them."""
+"""Tokens per validation of a shortened run, or of a preset that gives no number."""
 MOST_SCORED = 0.5
-"""Tokens that all validations of a shortened run score together, as a share of its training tokens.
-Where this makes validations smaller, the final test scores at most as many tokens."""
+"""Maximum number of tokens that all validations of a shortened run score together, as a share of
+its training tokens. If this limit shortens the validations, it also applies to the final test."""
 MOST_PASSES = 16
-"""Passes over a text after which a language model learns little more: Muennighoff et al. 2023,
-"Scaling Data-Constrained Language Models"."""
+"""Number of passes over a text after which a language model learns little more. Source: Muennighoff
+et al. 2023, "Scaling Data-Constrained Language Models"."""
 FEWEST_STEPS = 200
-"""With fewer steps than this, a smaller batch makes better use of the text."""
+"""Minimum number of steps of a suggested run. To reach it, a smaller batch is suggested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,74 +48,75 @@ class ExecutionOptions:
     micro_batch_size: Count | None = None
     """Rows per forward pass, in each process."""
     precision: Precision | None = None
-    """full, or bf16: matrix products in bfloat16."""
+    """full, or bf16 for matrix products in bfloat16."""
     compile: bool | None = None
     """Compile the network with torch.compile."""
     recompute_blocks: bool | None = None
-    """Recompute each block in the backward pass: less memory, a third more work."""
+    """Recompute each block in the backward pass. This saves memory and costs a third more work."""
     threads: Threads | None = None
-    """Threads on a CPU; if not given, OMP_NUM_THREADS, or all usable cores, or 1 on a GPU and under
-    torchrun."""
+    """Threads on a CPU. The default is OMP_NUM_THREADS or, if this is not set, all usable cores. On
+    a GPU and under torchrun, the default is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetOptions(ExecutionOptions):
-    """Changes to a preset; None keeps its value."""
+    """Changes to a preset; None keeps the value of the preset."""
 
     steps: Count | None = None
-    """Training steps; with fewer, warm-up and validations are shortened too."""
+    """Training steps. With fewer than in the preset, warm-up and validations are shorter too."""
     minutes: float | None = None
-    """Minutes of each run, instead of steps; the steps are estimated for this processor."""
+    """Minutes of each run. The number of steps is estimated from them, for this processor."""
     batch_size: Count | None = None
     """Rows per step, over all processes."""
     context: Count | None = None
-    """Tokens per row: 256, 1k."""
+    """Tokens per row, such as 256 or 1k."""
     learning_rate: float | None = None
     """Peak learning rate."""
     evaluate_every: Count | None = None
     """Steps between validations."""
     validation_tokens: Count | None = None
-    """Tokens per validation. If not given, as published or else 64k, and fewer in a short run."""
+    """Tokens per validation. The default is the published number; without one, or in a shortened
+    run, it is at most 64k."""
     test_tokens: Count | None = None
-    """Tokens scored at the end. If not given, all, and fewer in a short run."""
+    """Tokens of the test at the end. The default is all tokens; in a short run, it may be fewer."""
     on_nonfinite: OnNonfinite | None = None
-    """What to do at a step with a non-finite loss or gradient: stop the run, or skip the step."""
+    """Response to a non-finite loss or gradient: stop the run, or skip the step."""
     spike_guard: bool | None = None
-    """End a run whose loss stays far above earlier ones."""
+    """End a run whose loss stays far above its earlier level."""
     protocol: Protocol | None = None
-    """How documents become rows: packed, or padded-paper as published."""
+    """Arrangement of documents in rows: packed without padding, or padded-paper as in paper 1."""
     document_mask: bool = False
-    """Attend within a document only."""
+    """Restrict attention to tokens of the same document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions(PresetOptions):
-    """Changes to a preset, and how its runs are executed."""
+    """Changes to a preset, and options for executing its runs."""
 
     tokenizer: str | None = None
-    """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
+    """gpt2, bytes, characters, or a tokenizer.json. The default is the preset's tokenizer."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number format of the weights."""
     sample: str | None = None
-    """Log how the network continues this text, at each validation."""
+    """At each validation, let the network continue this text, and log the result."""
     log: TrackerName | None = None
-    """A tracker that gets a copy of the logs; none if not given."""
+    """Tracker to which the logs are copied. By default, none."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     """Seconds between two checkpoints."""
     keep: Count = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
-    """Resume runs that began with another device, number of threads or micro-batch size; those that
-    have ended are shown, and not trained again."""
+    """Resume runs that began with another device, number of threads or micro-batch size. Such runs
+    that are finished are shown, and not trained again."""
     anew: bool = False
-    """Leave runs that began with other execution settings alone, and begin new ones."""
+    """Begin new runs, even if there are runs that differ only in their execution settings."""
     strategy: Strategy = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
     def check(self) -> None:
-        """Refuse options that make no sense."""
+        """Raise an error for invalid values, and for options that exclude each other."""
         check_device(self.device)
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
@@ -131,7 +132,7 @@ class TrainingOptions(PresetOptions):
 
 
 NO_OPTIONS = TrainingOptions()
-"""The preset without changes."""
+"""Options that leave a preset as it is."""
 
 
 def training_study(

@@ -1,8 +1,8 @@
-"""Finds earlier ``qkvary train`` commands in a store, and runs to resume or show. Torch-free.
+"""Finds trainings (earlier ``qkvary train`` commands) in a store, and their runs. Torch-free.
 
-The folder of a run does not say which training the run belongs to, or which other runs belong to
-the same training. So each command writes a note with the definition of the study; a note is never
-changed. Notes that differ only in variants or seeds are treated as one training.
+The folder of a run does not name the training that the run belongs to. So each command writes a
+note with the definition of the study. Notes are never changed. Notes that differ only in variants
+or seeds are treated as one training.
 
 Execution settings change the last bits of the result of a step, so they are part of the identity of
 a run. A run that differs from a requested run only in these settings is called *similar*. A similar
@@ -33,22 +33,22 @@ NOTE = DocumentFormat(name="a note that describes a training", version=1, key="f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedTraining:
-    """The runs that one or more ``qkvary train`` commands requested, as their notes state."""
+    """A training, read from the notes of the ``qkvary train`` commands that requested its runs."""
 
     study: Study
-    """All requested variants and seeds, in the order of the requests."""
+    """The study of all requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
     notes: tuple[str, ...]
-    """Names of the training's notes, without suffix."""
+    """Names of the note files of the training, without suffix."""
     minutes: tuple[float, ...] = ()
-    """Values of ``--minutes`` for which the number of steps was chosen."""
+    """Values of ``--minutes`` from which the number of steps was chosen."""
     namesakes: tuple["NotedTraining", ...] = ()
-    """The trainings of the same name that have begun, the oldest first; ``find_training`` finds
-    them."""
+    """All trainings of the same name that have begun, the oldest first. ``find_training`` sets this
+    field."""
 
     @property
     def page_name(self) -> str:
-        """The report page's name: the study's name, or the first note's name if that is taken."""
+        """Name of the report page: the study's name or, if an older training has it, the note's."""
         is_oldest = all(one.notes == self.notes for one in self.namesakes[:1])
         return self.study.name if is_oldest else self.notes[0]
 
@@ -82,7 +82,7 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the number of steps of an earlier training with the same ``minutes``.
+    """Return the number of steps that an earlier training chose for the same ``minutes``.
 
     The earlier training must share a variant with the study. Returns None if there is no such
     training.
@@ -116,7 +116,7 @@ def list_trainings(store: Store) -> tuple[NotedTraining, ...]:
 
 
 def find_training(store: Store, name: str) -> NotedTraining:
-    """Return the training with the note ``name``, or the newest training of that study name."""
+    """Return the training whose note has this name, or the newest one whose study has it."""
     trainings = list_trainings(store)
     named = [one for one in trainings if name in (*one.notes, one.study.name)]
     # A training that has not made a step does not hide an older one.
@@ -126,7 +126,7 @@ def find_training(store: Store, name: str) -> NotedTraining:
     known = ", ".join(dict.fromkeys(repr(one.study.name) for one in trainings))
     raise UsageError(
         f"expected a training in the store {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "the store has none: run `qkvary train` first")
+        + (f"choices: {known}" if known else "the store has no trainings: run `qkvary train` first")
     )
 
 
@@ -195,7 +195,7 @@ def _has_begun(store: Store, training: NotedTraining) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunRun:
-    """A stored run that equals a requested run, except perhaps in its execution settings.
+    """A stored run that equals a requested run or differs from it only in execution settings.
 
     Begun means that the run has a checkpoint, is being trained or is done.
     """
@@ -222,13 +222,13 @@ class BegunRun:
 def find_similar_runs(
     store: Store, cells: Mapping[str, Cell], *, with_done: bool
 ) -> list[BegunRun]:
-    """Return stored runs that can stand in for requested runs (cells) that have not begun.
+    """Return stored runs to use for requested runs (cells) that have not begun.
 
     The stored runs differ from the cells only in execution settings. Finished runs are included
     only if ``with_done`` is true.
 
     Raises:
-        UsageError: if no single choice of settings covers all runs that have begun.
+        UsageError: if the runs that have begun have no execution settings in common.
     """
     found: dict[ExecutionSettings, list[BegunRun]] = {}
     for run in _begun_runs(store, cells, with_done=with_done):
@@ -246,7 +246,7 @@ def find_similar_runs(
                 "expected runs that began with the same settings, got "
                 f"{first.cell.title} with {first.differences(run.stored)}, and {run.cell.title} "
                 f"with {run.differences(first.stored)}: train them with separate commands, or "
-                "start other runs (--anew)"
+                "begin new runs with --anew"
             )
     return [run for run in shared if run.stored != run.cell.run.execution_settings]
 

@@ -1,4 +1,4 @@
-"""Anomaly: which of ten images does not belong to the class of the remaining nine?"""
+"""Anomaly: find the image that does not belong to the class of the other images."""
 
 from collections.abc import Iterator
 
@@ -25,14 +25,14 @@ from qkvary.tasks.image_config import AnomalyTaskConfig
 SAMPLES = 2
 
 VALIDATION_SHARE = 10
-"""The last 1 / ``VALIDATION_SHARE`` of each class's training images is held out for validation."""
+"""The last 1 / ``VALIDATION_SHARE`` of the training images of each class are for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     """Find the image whose class differs from the class of the other images.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
-    each training image is the anomaly once; the other images of its set are distinct, and drawn
+    each training image is the anomaly once. The other images of its set are distinct, and drawn
     uniformly from one other class. Validation and test sets are drawn once.
 
     Source: Kayyam et al. 2026, section A.3; Borji 2023 (Key-Value Transformer), section 3.2.
@@ -52,8 +52,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         smallest = min(split.shape[1] for split in self.splits.values())
         if smallest < config.set_size - 1:
             raise ValueError(
-                f"expected sets of at most {smallest + 1} images, one more than each class has "
-                f"in the smallest split, got {config.set_size}"
+                f"expected a set_size of at most {smallest + 1}, because a class has {smallest} "
+                f"images in the smallest split, got {config.set_size}"
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
@@ -65,8 +65,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return a batch of training sets, each with one image as its anomaly.
 
-        In an epoch, each training image is an anomaly once. Images that are left over because they
-        do not fill a batch are skipped.
+        In an epoch, each training image is an anomaly once. The last images of the epoch are
+        skipped if they do not fill a batch.
         """
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
@@ -79,7 +79,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return model(inputs)[..., 0]
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return attention maps of the first validation set; every row's target is the anomaly."""
+        """Return the attention maps of the first validation set; all targets are the anomaly."""
         batch = next(self.evaluation_batches("validation"))
         maps = example_maps(model, batch.inputs)
         anomaly, size = int(batch.targets[0]), self.config.set_size
@@ -87,7 +87,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return the first and the middle validation set; nothing if their images are missing."""
+        """Return the first and the middle validation set; empty if their images are missing."""
         pictures = find_pictures(self.config.features)
         if pictures is None:
             return ()
@@ -105,7 +105,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         )
 
     def _fixed_sets(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Draw the sets of a scored split once, one per image of the split; see ``_draw_sets``."""
+        """Return the sets of a scored split, one per image. They are always the same."""
         classes, images, _ = self.splits[split].shape
         return self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed
@@ -124,7 +124,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def _draw_sets(
         self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
     ) -> tuple[Tensor, Tensor]:
-        """Return the images of one set per anomaly, and the position of the anomaly in it."""
+        """Return one set of images per anomaly, and the position of each anomaly in its set."""
         (classes, images, _), size = self.splits[split].shape, self.config.set_size
 
         def draw(shape: tuple[int, ...], what: str) -> Tensor:

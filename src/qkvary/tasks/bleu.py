@@ -1,11 +1,11 @@
-"""Computes the corpus BLEU of sacreBLEU, and the BLEU over words of paper 2's code."""
+"""Computes two BLEU scores: that of sacreBLEU, and that of paper 2's code, which compares words."""
 
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
 ORDER = 4
-"""Maximum length of the n-grams that count."""
+"""Maximum length of the n-grams that BLEU counts."""
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -24,8 +24,7 @@ def word_bleu(
 ) -> float:
     """Return the BLEU of words, from 0 to 1: the corpus BLEU of NLTK without smoothing.
 
-    As in NLTK, a sentence too short for n-grams of some order counts as one n-gram that does not
-    match.
+    As in NLTK, a sentence with fewer than n words counts as one n-gram that does not match.
 
     Source: Papineni et al. 2002.
     """

@@ -1,4 +1,4 @@
-"""Finds the task that belongs to a configuration, by the module that the configuration names."""
+"""Finds the task of a configuration, in the module that the configuration names."""
 
 import importlib
 
@@ -13,7 +13,7 @@ def load_task(config: TaskConfig) -> Task:
     """Return the task of a configuration: its data, network, loss and metrics.
 
     Raises:
-        ValueError: if its file has no ``load``, or if what this returns is no task.
+        ValueError: if the module has no function ``load``, or if ``load`` returns no task.
     """
     module = importlib.import_module(config.module or type(config).__module__)
     if not hasattr(module, "load"):
@@ -25,5 +25,5 @@ def load_task(config: TaskConfig) -> Task:
     missing = [name for name in _MEMBERS if not hasattr(task, name)]
     if missing or isinstance(task, type):
         lacking = f" with {listed(missing)}" if len(missing) < len(_MEMBERS) and missing else ""
-        raise ValueError(f"expected a task{lacking} from load(config), got {brief(task)}")
+        raise ValueError(f"expected load(config) to return a task{lacking}, got {brief(task)}")
     return task

@@ -26,7 +26,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 PRINTED = {"\n": "↵", " ": "␣"}
-"""How whitespace characters are printed."""
+"""Printed forms of whitespace characters."""
 
 
 class CharacterTask(ClassificationTask[CharacterTaskConfig]):
@@ -57,13 +57,13 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         shortest = min(len(self._train), len(self._held_out))
         if shortest <= config.context:
             raise ValueError(
-                f"expected a context below {shortest}, the shorter part of the text, "
-                f"got {config.context}"
+                f"expected a context below {shortest}, the number of characters in the shorter "
+                f"part of the text, got {config.context}"
             )
 
     @property
     def tokenizer(self) -> CharacterTokenizer:
-        """One token for each character of the text."""
+        """The tokenizer, with one token per distinct character of the text."""
         return CharacterTokenizer(self.alphabet)
 
     def build(self, network: Network, seed: int) -> LanguageModel:
@@ -115,7 +115,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
             yield self._windows(self._held_out, torch.from_numpy(starts))
 
     def _whole(self) -> Iterator[Batch]:
-        """Yield windows without overlap; every character but the first is a target once."""
+        """Yield consecutive windows. Every character except the first is predicted once."""
         context, text = self.config.context, self._held_out
         windows = (len(text) - 1) // context
         starts = torch.arange(windows) * context

@@ -30,13 +30,13 @@ NumberProtocol = Literal["as-published", "clean"]
 TranslationProtocol = Literal["as-published", "clean"]
 
 TEXT_VOCABULARY = 257
-"""Vocabulary size of labelled texts: all bytes, and the padding token of short texts."""
+"""Vocabulary size of labelled texts: 256 bytes, and a token that pads short texts."""
 MULTI30K_TOKENS = 14
-"""Average number of tokens of a training sentence of Multi30k, the end token included; rounded, it
-is the same in both languages."""
+"""Average number of tokens of a training sentence of Multi30k, with the end token. The rounded
+average is the same in both languages."""
 PADDING_MULTIPLE = 64
-"""Vocabularies of language models are padded to a multiple of this, as in the papers and the
-presets."""
+"""Vocabulary sizes of language models are rounded up to a multiple of this number, as in the papers
+and the presets."""
 _RIGHT_CELLS = {
     "reverse": "the row's position, counted from the end",
     "copy": "the row's own position",
@@ -55,7 +55,7 @@ class SequenceTaskConfig(DrawnExamples):
 
     module: ClassVar[str] = "qkvary.tasks.digit_sequences"
     name: SequenceTaskName
-    """The task: reverse, sort, sub (replaces x by 9 - x), swap (of the halves) or copy."""
+    """The task: reverse, sort, sub (replaces x by 9 - x), swap (exchanges the halves) or copy."""
     vocabulary: int = 10
     """Number of distinct symbols, which are drawn uniformly."""
     train_examples: int = 50_000
@@ -71,12 +71,12 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def data_fingerprint(self) -> str:
-        """sha256 of the settings that determine the sequences; the five tasks share sequences."""
+        """sha256 of the settings that determine the sequences; all five tasks use the same ones."""
         return digest("sequences", 1, self.length, self.vocabulary, *self.drawn)
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A phrase that says in which column of an attention map a row's answer is found."""
+        """A phrase for the cell of an attention map that holds the answer of its row."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
 
@@ -91,14 +91,14 @@ class RecallTaskConfig(DrawnExamples):
     module: ClassVar[str] = "qkvary.tasks.recall"
     name: Literal["recall"] = "recall"
     length: int
-    """Tokens per sequence: pairs first, then queries among zeros."""
+    """Tokens per sequence. The pairs come first, then the queries with zeros in between."""
     pairs: int
     """Key-value pairs per sequence; each is queried once."""
     vocabulary: int = 8_192
-    """Number of distinct tokens: zero, keys in one half, values in the other."""
+    """Number of distinct tokens. Token 0 fills gaps; keys are the lower half, values the upper."""
     power: float = 0.01
-    """Exponent of the distribution of query distances: 1 makes all equally likely, smaller values
-    favour small distances."""
+    """Exponent of the distribution of query distances. With 1, all distances are equally likely;
+    smaller values favour small distances."""
     train_examples: int = 100_000
     validation_examples: int = 1_000
     test_examples: int = 3_000
@@ -121,7 +121,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", 1, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy, which begins at the best guess from positions alone."""
+        """Return the accuracies of the best guess from positions alone and of a perfect solver."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
@@ -137,11 +137,11 @@ class CharacterTaskConfig(TokenPrediction):
 
     module: ClassVar[str] = "qkvary.tasks.characters"
     has_test: ClassVar[bool] = False
-    """The last part of the text is both validation and test."""
+    """The last part of the text is both validation and test split."""
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
     evaluation: Literal["exact", "sampled"] = "exact"
-    """How validation scores: ``exact`` scores every held-out character once, and ``sampled`` scores
+    """Method of validation: ``exact`` scores every held-out character once, and ``sampled`` scores
     random windows. The test is always exact."""
     evaluation_batches: int = 200
     evaluation_batch_size: int = 64
@@ -168,14 +168,14 @@ class CharacterTaskConfig(TokenPrediction):
 @stored("MaskedTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedTaskConfig(TokenPrediction):
-    """Predict the hidden characters of a window of a text from both sides.
+    """Predict hidden characters of tiny Shakespeare from the characters on both sides.
 
-    Source: Devlin et al. 2019 (BERT), section 3.1, for tiny Shakespeare.
+    Source: Devlin et al. 2019 (BERT), section 3.1.
     """
 
     module: ClassVar[str] = "qkvary.tasks.masked"
     has_test: ClassVar[bool] = False
-    """The last tenth of the text is both validation and test."""
+    """The last tenth of the text is both validation and test split."""
     name: Literal["masked"] = "masked"
     share: float = 0.15
     """Share of a window's characters to predict; at least one character is always predicted."""
@@ -219,7 +219,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
     puts the first tokens of one document into each row and counts padding in the loss, as paper 1
     does."""
     document_mask: bool = False
-    """Whether tokens attend only to their own document (for ``packed``)."""
+    """Whether tokens attend only to tokens of their own document; requires ``packed``."""
     validation_tokens: int | None = None
     """Number of validation tokens to score, counted from the first; None for all."""
     test_tokens: int | None = None
@@ -230,24 +230,24 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
         TaskConfig.__post_init__(self)
         if self.document_mask and self.protocol != "packed":
             raise ValueError(
-                "expected the protocol `packed`, which a document mask needs, got "
+                "expected the protocol `packed` with document_mask=True, got "
                 f"{self.protocol}, which has one document per row"
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary that may be padded to the network's vocabulary size."""
+        """Return the smallest vocabulary that is padded to the size of the network's vocabulary."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
 
     def find_fingerprint(self) -> str:
-        """Return the fingerprint of the prepared set, preparing it first if possible."""
+        """Return the fingerprint of the prepared data set, which is prepared first if possible."""
         return data_module("prepared").read_fingerprint(
             data_module("prepared_sets").ensure_prepared(self.data)
         )
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the prepared set; prepare a named corpus if its set is missing."""
+        """Check the prepared data set. If the set of a named corpus is missing, prepare it."""
         data_module("prepared_sets").ensure_prepared(self.data, self.data_fingerprint, report)
 
 
@@ -262,9 +262,9 @@ class NumberTaskConfig(TokenPrediction):
     module: ClassVar[str] = "qkvary.tasks.numbers"
     name: Literal["numbers"] = "numbers"
     protocol: NumberProtocol = "as-published"
-    """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
-    the rest as validation and as test. ``clean`` has all numbers; of every ten windows, eight are
-    for training, one for validation and one for testing."""
+    """``as-published`` omits the number 8000, trains on the first 80 % of the windows, and uses the
+    other windows for both validation and test. ``clean`` has all numbers. Of every ten windows,
+    eight are for training, one for validation and one for testing."""
 
     @property
     def has_test(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -288,13 +288,13 @@ class TextTaskConfig(HashedData, Accuracy):
     """A folder with one folder of ``.txt`` files per label, or ``english-novels`` for novels by
     author; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
-    """The labels to tell apart; None for all."""
+    """The labels to distinguish; None for all."""
     data_sha256: str | None = None
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
-    """Number of scored windows per label, spread over the label's texts in a split. If a label has
-    fewer windows, every label gets that number."""
+    """Number of scored windows per label, spread over the label's texts in a split. All labels have
+    equally many, so a label with fewer windows reduces the number for all."""
     evaluation_batch_size: int = 100
 
     @property
@@ -303,7 +303,7 @@ class TextTaskConfig(HashedData, Accuracy):
         return self.context
 
     def find_fingerprint(self) -> str:
-        """Return the fingerprint of the texts with these labels."""
+        """Return the fingerprint of the texts that have one of the labels."""
         return data_module("labelled_texts").load_labelled_texts(self.data, self.labels).fingerprint
 
 
@@ -322,21 +322,21 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     """Language of the source sentences; ``de`` or ``en`` for Multi30k."""
     target: str
     protocol: TranslationProtocol = "clean"
-    """``clean`` reports the loss per word and sacreBLEU. ``as-published`` divides the loss by all
-    rows of a batch, padding included, and computes BLEU over words and the begin and end
-    tokens."""
+    """``clean`` averages the loss over tokens without padding; its metric is the BLEU of sacreBLEU.
+    ``as-published`` includes padding in the average; its metric is the BLEU of paper 2's code,
+    which compares words and counts the begin and end tokens."""
     min_count: int = 1
     """Minimum number of occurrences in the training split for a word to get a token."""
     label_smoothing: float = 0.1
     """Share of the probability that is spread over words other than the target."""
     max_tokens: int = 100
-    """Maximum tokens of a source (begin and end included) and of a translation (end included)."""
+    """Maximum tokens of a source (begin and end included) or of a translation (end included)."""
     evaluation_batch_size: int = 50
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files
     (``mine`` for ``mine.fr`` and ``mine.en``); not part of a run's identity."""
     data_sha256: str | None = None
-    """Fingerprint of the files; None for Multi30k's."""
+    """Fingerprint of the files. For Multi30k, it need not be given."""
 
     def __post_init__(self) -> None:
         TaskConfig.__post_init__(self)
@@ -353,7 +353,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """The number of tokens for computing costs: an average sentence of Multi30k."""
+        """The number of tokens in an average sentence. Costs are computed from this number."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property
@@ -367,7 +367,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric; a guess has a BLEU of 0."""
+        """Return the scores of a guess and of a perfect solver; a guess has a BLEU of 0."""
         if metric.endswith("bleu"):
             return Scale(0.0, 1.0 if metric.endswith("published_bleu") else 100.0)
         return TaskConfig.scale(self, network, metric)

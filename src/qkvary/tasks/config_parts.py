@@ -17,9 +17,9 @@ class Scale(NamedTuple):
     """The scores of a guess and of a perfect solver."""
 
     guess: float
-    """The score of a solver that learns nothing."""
+    """The score of a solver that has learned nothing."""
     perfect: float
-    """The best possible score."""
+    """The best possible score of the metric."""
 
     def learnt(self, score: float) -> float:
         """Rescale a score: 0 for guessing, 1 for a perfect score, negative below guessing."""
@@ -30,20 +30,20 @@ class Scale(NamedTuple):
 class TaskConfig:
     """The configuration of a task, and everything about it that is known without training.
 
-    A subclass is a frozen dataclass with a stored kind. It is defined in the file of the function
-    ``load`` that makes the task or, if commands need it without torch, in a torch-free file.
+    A subclass is a frozen dataclass with a stored kind. The function ``load`` in the same file
+    makes the task. If commands need the configuration without torch, ``load`` is in another file.
     """
 
     module: ClassVar[str] = ""
-    """The module whose function ``load`` makes the task; empty for the module of the class."""
+    """The module with the function ``load``. If empty, this is the module of the class."""
     metric: ClassVar[str]
-    """The headline metric, one of the scores of the task."""
+    """Name of the headline metric, which is one of the scores of the task."""
     higher_is_better: ClassVar[bool]
     has_test: ClassVar[bool] = True
     is_language: ClassVar[bool] = False
     """Whether the task trains a language model, so that published tables of such models apply."""
     right_cell: ClassVar[str] = "the cell with the answer"
-    """The cell of an attention map that holds the answer of its row."""
+    """A phrase for the cell of an attention map that holds the answer of its row."""
     name: str
 
     def __post_init__(self) -> None:
@@ -71,12 +71,15 @@ class TaskConfig:
     def count_answers(self, network: Network) -> int | None:
         """Return the number of answers that a guess chooses from; None if it is not known.
 
-        By default, the network's number of classes or, if it has none, its vocabulary.
+        By default, this is the network's number of classes or, without classes, its vocabulary.
         """
         return getattr(network, "classes", None) or getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric such as ``test_accuracy``, None if guessing is undefined."""
+        """Return the scores of a guess and of a perfect solver in a metric; None if unknown.
+
+        The name of the metric may have a prefix, as in ``test_accuracy``.
+        """
         answers = self.count_answers(network)
         if answers is not None and metric.endswith("accuracy"):
             return Scale(1.0 / answers, 1.0)
@@ -85,11 +88,11 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with its fingerprint, computed from the data here if it is missing."""
+        """Return the task with its fingerprint, computed from the local data if it is missing."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check that the data exists and is as expected; download or prepare it if possible.
+        """Check the data; download or prepare missing data if possible.
 
         ``report`` is called with a message if this takes a while.
         """
@@ -105,7 +108,7 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose sequences are drawn from a seed; the number of sequences is given per split."""
+    """A task whose sequences are drawn from a seed, with a given number of sequences per split."""
 
     length: int
     train_examples: int
@@ -121,7 +124,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def drawn(self) -> tuple[int, int, int, int]:
-        """The numbers of examples of all splits, and the seed from which they are drawn."""
+        """The number of examples of each split, and the seed from which all are drawn."""
         return self.train_examples, self.validation_examples, self.test_examples, self.data_seed
 
     def count_examples(self, split: DataSplit) -> int:
@@ -131,7 +134,7 @@ class DrawnExamples(Accuracy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrediction(TaskConfig):
-    """A task that predicts the tokens of a window; its headline metric is the loss."""
+    """A task that predicts the tokens of a window, with the loss as headline metric."""
 
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
@@ -145,7 +148,7 @@ class TokenPrediction(TaskConfig):
 
 
 class HashedData:
-    """A task whose data is a file or folder, ``data``, identified by its sha256, ``data_sha256``.
+    """A task whose data is the file or folder ``data``, identified by ``data_sha256``.
 
     If no sha256 is given, loading the study computes it from the data on this machine.
     """
@@ -159,8 +162,8 @@ class HashedData:
         """The fingerprint of the data."""
         if self.data_sha256 is None:
             raise ValueError(
-                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
-                "computes the fingerprint"
+                f"expected data_sha256, the fingerprint of {self.data}, got None: call pinned() "
+                "to compute it"
             )
         return self.data_sha256
 
@@ -182,17 +185,17 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with its fingerprint, computed from the data here if it is missing."""
+        """Return the task with its fingerprint, computed from the local data if it is missing."""
         if self.data_sha256 is not None:
             return self
         return replace(cast("Any", self), data_sha256=self.find_fingerprint())
 
 
 def check_task(task: TaskConfig, network: Network) -> None:
-    """Refuse a task whose configuration lacks a fact that studies need, or has a wrong one.
+    """Check that the configuration of a task has all members that studies need.
 
     Raises:
-        ValueError: names the first missing or wrong member.
+        ValueError: if a member is missing or has a wrong type. The message names the first one.
     """
     for name, kind in (("metric", str), ("higher_is_better", bool), ("data_fingerprint", str)):
         returned(task, name, getattr(task, name, None), kind)
@@ -203,7 +206,7 @@ def check_task(task: TaskConfig, network: Network) -> None:
 def digest(*parts: object) -> str:
     """Return the sha256 of the given values.
 
-    A task that draws its examples passes a version number as the second value. Whoever changes how
-    the examples are drawn must raise this number.
+    A task that draws its examples passes a version number as the second value. This number must be
+    raised whenever a change of the code changes the examples.
     """
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

@@ -27,7 +27,7 @@ ALL_ROWS = slice(None)
 Config = TypeVar("Config", bound=TaskConfig)
 Built = TypeVar("Built", bound=nn.Module)
 EVALUATION_BATCH_TOKENS = 8_192
-"""Tokens per forward pass of an evaluation: fast, and small in memory."""
+"""Tokens per forward pass of an evaluation. This number is fast and needs little memory."""
 
 
 class Batch(NamedTuple):
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     targets: Tensor
     """Targets; ``IGNORE_INDEX`` at positions without a target."""
     documents: Tensor | None = None
-    """Document number of each input, if tokens must not attend to other documents."""
+    """Document number of each input, given if tokens must not attend to other documents."""
     source: Tensor | None = None
     """Inputs of the encoder, if the network has one."""
 
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
         return total / (self.targets != IGNORE_INDEX).sum().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch on a device; the host does not wait for the copy to a GPU."""
+        """Return the batch on a device. Copies to a GPU are asynchronous."""
         is_copied, moved = torch.device(device).type == "cuda", list[Tensor | None]()
         for part in self:
             ready = part
@@ -71,16 +71,16 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and reports."""
+        """Whether this is the process of rank 0, which writes files and reports."""
         return self.rank == 0
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return sums over all processes, the same bits in each; every process must call this."""
+        """Return the sums over all processes, with equal bits. Every process must call this."""
         return list(values)
 
 
 Generate = Callable[..., list[tuple[int, ...]]]
-"""The function ``inference.decoding.generate``, an argument because tasks cannot import it."""
+"""Type of the function ``inference.decoding.generate``, which tasks get as an argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,14 @@ class EvaluationContext:
 
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     generate: Generate | None = None
-    """Greedy decoding, if the run supports it; otherwise None."""
+    """The function for greedy decoding; None if the run does not support it."""
 
 
 SINGLE_PROCESS_CONTEXT = EvaluationContext()
 
 
 class Task(Protocol):
-    """Data, network, loss and scores of a task; ``config`` describes it without loading data."""
+    """Data, network, loss and scores of a task. A ``TaskConfig`` describes a task without data."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -108,7 +108,7 @@ class Task(Protocol):
         ...
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the batch of one step, or some rows of it: a pure function of its arguments."""
+        """Return the batch of one step, or some of its rows. Equal arguments give equal batches."""
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -120,8 +120,8 @@ class Task(Protocol):
     ) -> dict[str, float]:
         """Score a split deterministically; return the headline metric, ``loss`` and other scores.
 
-        The caller sets evaluation mode and disables gradients. If several processes score
-        together, all run the network equally often.
+        The caller sets evaluation mode and disables gradients. If several processes score a split
+        together, all must make the same number of forward passes.
         """
         ...
 
@@ -157,7 +157,7 @@ class ClassificationTask(Generic[Config]):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """None: the task is not about text."""
+        """None, because the task is not about text."""
         return None
 
     def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class ClassificationTask(Generic[Config]):
         return model(inputs)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and targets that are scored; by default, all are scored."""
+        """Return the logits to score, and their targets. By default, these are all logits."""
         return self.logits(model, batch.inputs), batch.targets
 
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:
@@ -203,7 +203,7 @@ class ClassificationTask(Generic[Config]):
 def build_language_model(
     network: Network, seed: int, task: TaskConfig, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
-    """Build a task's language model; ``more`` allows a vocabulary larger than the task's."""
+    """Build a task's language model. With ``more``, the model's vocabulary may be larger."""
     return build_network(
         network,
         seed,
@@ -218,7 +218,7 @@ def build_language_model(
 def build_encoder(
     network: Network, seed: int, task: str, max_tokens: int, **exact: object
 ) -> Encoder:
-    """Build an encoder for a task; the network's fields must equal those in ``exact``."""
+    """Build an encoder for a task. The fields of ``network`` must have the values in ``exact``."""
     least = {"max_tokens": max_tokens}
     return build_network(network, seed, EncoderConfig, Encoder, task=task, exact=exact, least=least)
 
@@ -233,10 +233,11 @@ def build_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Built:
-    """Build a network with its configuration's ``make``, or as ``built`` if there is no ``make``.
+    """Build the network of a task from its configuration ``network``.
 
-    The network must be a ``kind`` whose fields equal those in ``exact``, and are at least as large
-    as those in ``least``; any other network is refused.
+    ``network`` must be a ``kind``. Its fields must have the values in ``exact``, and at least the
+    values in ``least``. The method ``make`` of ``network`` builds the network; if there is no such
+    method, the class ``built`` builds it.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.
@@ -272,7 +273,7 @@ def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
 
 
 def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
-    """Return the attention maps of the first input; no row has a target column."""
+    """Return the attention maps of the first input, without target columns."""
     shown = tuple(tokens)
     maps = example_maps(model, inputs)
     return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))

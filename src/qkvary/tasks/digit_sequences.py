@@ -45,19 +45,19 @@ _COLUMNS: Mapping[SequenceTaskName, Callable[[Tensor], Tensor]] = {
     "swap": lambda tokens: _positions(tokens).roll(-(tokens.shape[-1] // 2), dims=-1),
     "copy": _positions,
 }
-"""For each task, a map from digits ``[batch, n]`` to the columns of their answers."""
+"""For each task, a function that takes digits ``[batch, n]`` and returns the answers' columns."""
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     """Predict a fixed rearrangement of a sequence of random digits.
 
-    ``y_i = f(x_c(i))``, where the task defines the position ``c(i)`` to take the digit from; f is
+    The answer at position i is ``y_i = f(x_c(i))``. Each task defines the position ``c(i)``; f is
     the identity, except in ``sub``.
 
     Loss: mean cross entropy over digits. Metric: accuracy over digits.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.1; Kayyam et al. 2026, section 3.1. The
-    published examples have no seed; here they are determined by the config.
+    published examples were drawn without a seed; here the config determines them.
     """
 
     def __init__(self, config: SequenceTaskConfig) -> None:
@@ -131,9 +131,9 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
 def draw_digits(
     seed: int, length: int, split: DataSplit, count: int, vocabulary: int = 10
 ) -> Tensor:
-    """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
+    """Draw ``count`` sequences of independent digits. Equal arguments give equal sequences.
 
-    The splits are separate streams. With a larger ``count``, the first sequences stay the same.
+    Each split has its own random stream. A larger ``count`` keeps the first sequences the same.
     """
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

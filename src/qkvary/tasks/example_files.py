@@ -86,5 +86,5 @@ def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
 
 
 def _texts(values: Sequence[Any]) -> NDArray[Any]:
-    """Return texts as the bytes of their JSON, because safetensors holds only numbers."""
+    """Return the bytes of texts in JSON, as an array. A file of safetensors holds only numbers."""
     return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)

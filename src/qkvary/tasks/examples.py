@@ -1,4 +1,4 @@
-"""Defines examples of a trained network: attention maps and samples. Never imports torch."""
+"""Defines examples from a trained network: attention maps and samples. Torch-free."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,13 @@ class AttentionExample:
     maps: NDArray[np.floating[Any]]
     """Attention weights, ``[layers, heads, rows, columns]``; a row is a query."""
     tokens: tuple[str, ...]
-    """The example's tokens as they are printed, one per column."""
+    """The printed tokens of the example, one per column."""
     targets: tuple[int | None, ...]
     """For each row, the column that holds the answer; None if no single column does."""
     kind: str = ""
     """The kind of the layers, such as ``cross attention``, if a network has several kinds."""
     others: "tuple[AttentionExample, ...]" = ()
-    """The maps of the other kinds of layers on the same example."""
+    """Attention maps of the layers of other kinds, on the same example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,7 +28,7 @@ class Sample:
     """A question of the validation split, the right answer and a network's answer."""
 
     truth: str
-    """The right answer; for a set of pictures, the number of a picture, counted from 1."""
+    """The right answer. In a set of pictures, it is the number of a picture, counted from 1."""
     answer: str
     text: str = ""
     """The text to be classified or translated; empty for pictures."""

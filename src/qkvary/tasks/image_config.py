@@ -25,15 +25,15 @@ class ImageTaskConfig(Accuracy):
 
     module: ClassVar[str] = "qkvary.tasks.images"
     name: str
-    """The name of the data set; any name for a user's own images."""
+    """Name of the data set. A user's own images can have any other name."""
     splits: ImageSplits = "clean"
-    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` follows
-    paper 2's code: MNIST and FashionMNIST validate on the test images. CIFAR draws training and
-    validation images independently, so that nine of ten validation images are trained on. Tiny
-    ImageNet, which has no public code, is validated on the test images."""
+    """``clean`` takes ``validation_images`` out of the training images. ``as-published`` follows
+    paper 2's code: MNIST and FashionMNIST are validated on the test images. For CIFAR, training and
+    validation images are drawn independently, so that nine of ten validation images are trained on.
+    Tiny ImageNet, which has no public code, is validated on the test images."""
     validation_images: int = 5_000
-    """Number of validation images; not used if validation is on the test images, which are all
-    scored."""
+    """Number of validation images. If the test images are used for validation, all of them are, and
+    this number is ignored."""
     augment: bool = False
     """Whether to flip and crop training images at random."""
     resize_to: int | None = field(default=None, metadata=ADDED_LATER)
@@ -52,8 +52,8 @@ class ImageTaskConfig(Accuracy):
             )
         if self.own is not None and (self.name in IMAGE_SETS or self.splits != "clean"):
             raise ValueError(
-                "expected a new name and clean splits for images of your own, got "
-                f"{self.name!r} and {self.splits}"
+                "expected a name that no image data set has, and splits='clean', for images of "
+                f"your own, got {self.name!r} and {self.splits!r}"
             )
         if self.validation_images >= self.images.train_images:
             raise ValueError(
@@ -77,13 +77,13 @@ class ImageTaskConfig(Accuracy):
         return self.images.fingerprint
 
     def count_tokens(self, network: Network) -> int:
-        """Return the number of tokens: the patches of an image, and the class token."""
+        """Return the number of tokens: one for each patch of an image, and the class token."""
         if isinstance(network, VisionTransformerConfig):
             return network.tokens
         raise ValueError(f"expected a VisionTransformerConfig for task {self.name}, got {network}")
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the images, or download them."""
+        """Check the images; download missing images of a known data set."""
         del report
         if self.own is None:
             # The undecorated function does not keep the images in memory.
@@ -104,21 +104,22 @@ class AnomalyTaskConfig(Accuracy):
     name: Literal["anomaly"] = "anomaly"
     features: FeatureSetName
     order: AnomalyOrder = "shuffled"
-    """The place of the anomaly: ``shuffled``, or always ``last``, as in a tutorial in the public
-    code. Networks that know positions can learn to point at the last image instead."""
+    """Position of the anomaly in a set: ``shuffled``, or always ``last``, as in a tutorial in the
+    public code. With ``last``, a network with positions can simply learn to choose the last
+    image."""
     set_size: int = 10
     data_seed: int = 42
     """Seed from which the validation and test sets are drawn."""
     evaluation_batch_size: int = 500
     features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
-    """sha256 of the file of features, for features that this machine computed; a study takes it
-    from the file when the study is loaded."""
+    """sha256 of the file of features, if this machine computed them. If missing, it is computed
+    from the file when a study is loaded."""
 
     def __post_init__(self) -> None:
         TaskConfig.__post_init__(self)
         if self.features_sha256 is not None and not FEATURE_SETS[self.features].is_made_here:
             raise ValueError(
-                f"task anomaly: expected no features_sha256 with {self.features}, whose numbers "
+                f"task anomaly: expected features_sha256=None for {self.features}, whose features "
                 f"are fixed, got {self.features_sha256}"
             )
         if self.set_size < 3:
@@ -148,12 +149,12 @@ class AnomalyTaskConfig(Accuracy):
         )
 
     def count_answers(self, network: Network) -> int:
-        """Return the number of images in a set."""
+        """Return the number of images in a set; one of them is the answer."""
         del network
         return self.set_size
 
     def pinned(self) -> Self:
-        """Return the task with the sha256 of features that were made on this machine."""
+        """Return the task with the sha256 of its features, if this machine computed them."""
         if self.features_sha256 is not None:
             return self
         found = data_module("feature_sets").hash_features(self.features)

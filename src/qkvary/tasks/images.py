@@ -1,4 +1,4 @@
-"""Images: which of the classes does an image show?"""
+"""Images: predict the class of an image."""
 
 import functools
 import math
@@ -35,11 +35,11 @@ SAMPLES = 10
 class ImageTask(ClassificationTask[ImageTaskConfig]):
     """Predict the class of an image.
 
-    Loss: mean cross entropy. Metric: accuracy. Images stay bytes until they are batched; then each
+    Loss: mean cross entropy. Metric: accuracy. Images stay bytes until they are batched. Then each
     channel is normalised as in the published code.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.2, and its code. The published splits,
-    order and augmentation have no seed; here they are determined by the config and the seed.
+    order and augmentation were drawn without a seed; here the config and the seed determine them.
     """
 
     def __init__(self, config: ImageTaskConfig) -> None:
@@ -78,7 +78,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             yield Batch(self._read(_take(pixels, some)), labels[some])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return attention maps of the first validation image; patches are named by position."""
+        """Return the attention maps of the first validation image, patches named by position."""
         (pixels, _), rows = self._split("validation")
         maps = example_maps(model, self._read(pixels[rows[:1]]))
         # The class token comes before the patches, which form a square.
@@ -106,7 +106,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         )
 
     def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return images and labels of a file, and the rows that belong to a split."""
+        """Return the images and labels of a file, and the row numbers of a split."""
         if split == "validation" and self.validation_rows is not None:
             return self._train, self.validation_rows
         return self._test, torch.arange(len(self._test[1]))
@@ -119,7 +119,10 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
-    """Return the rows to train on and to validate on; None to validate on the test images."""
+    """Return the row numbers of the training split and of the validation split.
+
+    The latter is None if the test images are used for validation.
+    """
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:
         return torch.arange(total), None
@@ -144,7 +147,7 @@ def _take(images: Tensor, rows: Tensor) -> Tensor:
 
 
 def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
-    """Return resized crops of square images, ``[batch, channels, rows, columns]``, some flipped."""
+    """Crop, resize and flip square images, ``[batch, channels, rows, columns]``."""
     batch, channels, pixels, _ = images.shape
     cut_across, cut_down = pixels - crops.width, pixels - crops.height
     cuts = int(max(cut_across.max(initial=0), cut_down.max(initial=0))) + 1
@@ -166,20 +169,23 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
 
 
 class _Resizing(NamedTuple):
-    """Weights of bilinear resizing along one side, for every possible crop."""
+    """Weights of bilinear resizing along one side, for every possible crop.
+
+    Crops are ordered by the number of pixels that they cut off, then by their first pixel.
+    """
 
     pairs: Tensor
     """The two pixels between which a resized pixel lies, ``[cuts * starts, size, 2]``."""
     shares: Tensor
     """The weights of the two pixels, ``[cuts * starts, size, 2]``."""
     weights: Tensor
-    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``; the second half is
-    flipped."""
+    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``. The second half has the
+    flipped crops."""
 
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the weights of all crops that leave out fewer than ``cuts`` of ``pixels`` pixels."""
+    """Return the weights of all crops that cut off fewer than ``cuts`` of ``pixels`` pixels."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

@@ -40,8 +40,8 @@ class LanguageTask:
     Loss: cross entropy in nats per token. With ``padded-paper``, the separators that pad a short
     document count as well, as in paper 1.
 
-    With ``packed``, every token of a split but the first is scored once, up to the limits of the
-    configuration, and the test split is scored a second time with one document per row. With
+    With ``packed``, every token of a split except the first is scored once, up to the limits of the
+    configuration. The test split is then scored again, with one document per row. With
     ``padded-paper``, every split has one document per row. The metrics are:
 
     - ``loss``, ``perplexity`` and ``bits_per_byte`` follow the protocol of the task, without
@@ -76,7 +76,7 @@ class LanguageTask:
         return build_language_model(network, seed, self.config, size, more=True)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""
+        """Return the next rows of the shuffled epoch. A batch may span two epochs."""
         numbers = rows_of_step(step, batch_size, rows=self._train.rows, seed=seed, chosen=rows)
         documents = None
         if self.config.document_mask and isinstance(self._train, PackedRows):
@@ -125,7 +125,7 @@ class LanguageTask:
     # ---- rows
 
     def _cut(self, split: TokenSplit, starts: Rows, length: int) -> Batch:
-        """Return rows of ``length`` tokens from each of ``starts``."""
+        """Return one row of ``length`` tokens per element of ``starts``, its first position."""
         is_masked = self.config.document_mask
         documents = split.documents_of(starts[:, None] + np.arange(length)) if is_masked else None
         return _make_batch(split.gather(starts, length + 1), documents)
@@ -135,7 +135,7 @@ class LanguageTask:
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score windows without overlap; the last window may be shorter."""
+        """Score consecutive windows. The last window may be shorter."""
         context, device = self.config.context, next(model.parameters()).device
         targets = min(split.tokens - 1, limit or split.tokens)
         whole, rest = divmod(targets, context)
@@ -154,7 +154,7 @@ class LanguageTask:
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row, with the padding and without it."""
+        """Score rows of one document each, with padding and without padding."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))
@@ -205,10 +205,10 @@ def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[int, float]]:
-    """Yield the batches that a rank scores, with their weights.
+    """Yield the numbers of the batches that a rank scores, with their weights.
 
-    All ranks get the same number, because a forward pass may be a collective operation: a rank with
-    one batch fewer repeats the last batch with weight 0.
+    All ranks get equally many batches, because a forward pass may be a collective operation. A rank
+    with one batch fewer repeats the last batch with weight 0.
     """
     for first in range(0, batches, processes.size):
         number = first + processes.rank

@@ -25,8 +25,8 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_FRACTION = 0.9
 HIDDEN, REPLACED = 0.8, 0.1
-"""Of the characters to predict, the share that is hidden, and the share that is replaced by random
-characters; the rest stays visible."""
+"""Share of the predicted characters that are hidden, and share that are replaced by random
+characters. All others stay visible."""
 PRINTED_MASK = "▒"
 
 
@@ -35,7 +35,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
 
     80 % of the chosen characters are replaced by a mask, 10 % by random characters, and 10 % are
     kept. Loss: mean cross entropy in nats per predicted character. The last tenth of the text is
-    both validation and test split; the same characters are hidden in every evaluation.
+    both validation and test split. The same characters are hidden in every evaluation.
 
     Source: Devlin et al. 2019 (BERT), section 3.1.
     """
@@ -49,8 +49,8 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         self._held_out = held_out[: config.scored_characters]
         if len(self._held_out) < config.context:
             raise ValueError(
-                f"expected a context of at most {len(self._held_out)}, the held-out text, "
-                f"got {config.context}"
+                f"expected a context of at most {len(self._held_out)}, the number of held-out "
+                f"characters, got {config.context}"
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
@@ -74,7 +74,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return Batch(hidden.inputs[rows], hidden.targets[rows])
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
-        """Yield windows without overlap."""
+        """Yield consecutive windows of the held-out text."""
         del split
         starts = torch.arange(0, len(self._held_out) - self.config.context + 1, self.config.context)
         whole = self._hide(self._windows(self._held_out, starts))
@@ -93,7 +93,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return text[starts[:, None] + torch.arange(self.config.context)]
 
     def _hide(self, windows: Tensor, *purpose: int) -> Batch:
-        """Choose equally many characters in each window, and hide most of them."""
+        """Choose the characters to predict, equally many per window, and hide most of them."""
         count, mask = max(1, round(self.config.share * self.config.context)), len(self.alphabet)
 
         def draw(what: str, below: int) -> Tensor:

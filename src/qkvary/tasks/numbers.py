@@ -23,8 +23,7 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
-"""In the clean protocol, the positions of the validation and the test window among every ten
-windows."""
+"""Of every ten windows in the clean protocol, the last two are for validation and for testing."""
 
 
 class NumberTask(ClassificationTask[NumberTaskConfig]):
@@ -34,9 +33,9 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     ``accuracy`` is the share of correctly predicted words.
 
     ``as-published`` trains on the first 80 % of the windows and uses the remaining windows both for
-    validation and for testing. These have only numbers above about 8,000, whose first words hardly
-    occur in training. ``clean`` includes the number 8,000, which is missing from the published
-    data, and has numbers from all thousands in every split.
+    validation and for testing. The latter have only numbers above about 8,000, whose first words
+    hardly occur in training. ``clean`` includes the number 8,000, which is missing from the
+    published data, and has numbers from all thousands in every split.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which scores randomly
     chosen whole batches of validation windows.

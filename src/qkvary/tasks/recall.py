@@ -30,9 +30,9 @@ from qkvary.tasks.examples import AttentionExample
 class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
-    A sequence begins with pairs of a key and a value. After the pairs every key occurs again, among
-    zeros; there the network must predict the key's value, and only these positions are scored.
-    Loss: mean cross entropy. Metric: accuracy.
+    A sequence begins with pairs of a key and a value. After the pairs every key occurs once more,
+    among zeros. There the network must predict the value of the key. Only these positions are
+    scored. Loss: mean cross entropy. Metric: accuracy.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code, which validates on the test
     sequences; here validation has separate sequences.
@@ -51,7 +51,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return _make_batch(tokens[chosen], pairs[chosen])
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return logits and targets of the queries; no logits of other positions are computed."""
+        """Return the logits and targets of the queries. Other logits are not computed."""
         # Indices instead of masks: the host waits for a GPU only once.
         queries = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         decoder = cast("Decoder", model)
@@ -64,7 +64,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return (_make_batch(*some) for some in zip(*parts, strict=True))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return attention maps of the first validation sequence; a query's target is its value."""
+        """Return the attention maps of the first validation sequence, with values as targets."""
         tokens, pairs = (part[:1] for part in _draw(self.config, "validation"))
         return AttentionExample(
             maps=example_maps(model, tokens.long()),

@@ -25,7 +25,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1
-"""The token that fills the end of a window after a shorter text."""
+"""The token that pads a text that is shorter than its window."""
 SAMPLES = 10
 SHOWN_BYTES = 32
 
@@ -34,8 +34,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     """Predict the label of a text from a window of its bytes.
 
     Loss: mean cross entropy. Metric: accuracy. In training all labels are equally likely, and so
-    are all windows of a label's texts. Every label is scored on the same number of windows, which
-    are chosen at regular intervals from the label's texts.
+    are all windows of a label's texts. Every label is scored on the same number of windows, at
+    regular intervals in the label's texts.
     """
 
     def __init__(self, config: TextTaskConfig) -> None:
@@ -82,7 +82,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return a few validation windows, evenly chosen from all labels, and the answers."""
+        """Return a few validation windows at regular intervals, with their labels and answers."""
         windows, labels = self._scored_windows("validation")
         chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
         batch = _make_batch([windows[one] for one in chosen], labels[chosen])
@@ -104,7 +104,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def _scored_windows(
         self, split: DataSplit
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """Return windows without overlap, equally many of each label."""
+        """Return windows without overlap, the same number for each label."""
         context = self.config.context
         starts = [
             [
@@ -124,7 +124,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
 
 
 class _Windows:
-    """All windows of the texts of a label."""
+    """All windows in the texts of a label."""
 
     def __init__(self, texts: tuple[LabelledText, ...], context: int) -> None:
         self._texts, self._context = texts, context

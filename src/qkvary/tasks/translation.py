@@ -1,4 +1,4 @@
-"""Translation: English sentences to German, or the other way round."""
+"""Translation: translate sentences, such as English sentences to German."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -33,18 +33,18 @@ SAMPLES = 6
 
 
 _Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""The tokens of sources and their targets, each with its begin and end tokens."""
+"""Pairs of the tokens of a source and of its target, both with begin and end token."""
 
 
 class TranslationTask:
-    """Translate sentences with an encoder-decoder that knows the words of the training split.
+    """Translate sentences with an encoder-decoder, using the words of the training split.
 
-    Loss: the divergence of the network from label-smoothed targets, in nats per token of the
-    target, the end token included. With ``as-published``, ``loss`` also averages over padding
+    Loss: the KL divergence of the network's output from label-smoothed targets, in nats per target
+    token, the end token included. With ``as-published``, ``loss`` also averages over padding
     tokens, whose loss is 0, and ``token_loss`` is the loss per real token.
 
-    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100.
-    ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it compares words, treats all
+    Translations are decoded greedily. ``bleu`` is the corpus BLEU of sacreBLEU, from 0 to 100.
+    ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1. It compares words, treats all
     rare words as equal, and counts the begin and end tokens, which inflates the score.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
@@ -126,10 +126,10 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily, and return their tokens.
+        """Translate sentences of a split greedily, and return the tokens of the translations.
 
-        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
-        network on the whole translation so far.
+        ``most`` limits the number of sentences. Without ``generate``, or if the network has no
+        step-by-step decoding, every step recomputes the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
@@ -223,7 +223,7 @@ class TranslationTask:
             yield self._make_batch(pairs, range(start, min(start + size, len(pairs))))
 
     def _make_batch(self, pairs: _Pairs, order: Sequence[int], rows: slice = ALL_ROWS) -> Batch:
-        """Return pairs as tensors, padded to the longest pair of the whole batch."""
+        """Return some sentence pairs of a batch as tensors, padded to its longest sentences."""
         source, target = (_pad([pairs[index][side] for index in order])[rows] for side in (0, 1))
         targets = target[:, 1:]
         if self.config.protocol == "clean":
@@ -240,7 +240,7 @@ class TranslationTask:
         )
 
     def _mark(self, answer: Sequence[int]) -> tuple[int, ...]:
-        """Return a translation with the begin and end tokens that the published code keeps."""
+        """Return a translation with begin and end tokens, as the published code scores it."""
         is_ended = len(answer) < self.config.max_tokens
         return (BEGIN, *answer, END) if is_ended else (BEGIN, *answer)
 

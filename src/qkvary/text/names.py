@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SLUG_LENGTH = 40
 FOLDER_DIGITS = 8
-"""Number of hexadecimal digits of a sha256 at the end of a name, to make it unique."""
+"""Number of hexadecimal digits of a sha256 that make the name of a folder unique."""
 _MARKS = str.maketrans(
     {sign: f"\\{sign}" for sign in "\\`*_{}[]<>#|~$"} | {"\n": " ", "\r": " ", "&": "&amp;"}
 )
@@ -44,7 +44,7 @@ def short(text: str, length: int = 22) -> str:
 
 
 def brief(value: object, length: int = 60) -> str:
-    """Return a value as Python writes it or, if that is long, the name of its type."""
+    """Return the ``repr`` of a value or, if that is long, the name of its type."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     said = repr(value)
@@ -52,12 +52,12 @@ def brief(value: object, length: int = 60) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a name that is safe in a file name and in an ``id``; it need not be unique."""
+    """Convert a text to a name that is safe in files and as an ``id``. It may not be unique."""
     return _hyphenated(text)[:SLUG_LENGTH] or "unnamed"
 
 
 def folder_name(text: str) -> str:
-    """Return a name for a folder; a long name is cut and ends with digits of the text's sha256."""
+    """Convert a text to the name of a folder. Long names are cut, and end with a digest."""
     whole = _hyphenated(text)
     if len(whole) <= SLUG_LENGTH + 1 + FOLDER_DIGITS:
         return whole or "unnamed"

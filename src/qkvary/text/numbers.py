@@ -23,7 +23,7 @@ def perplexity(nats: float) -> float:
 
 
 def ten_to_the(exponent: int) -> str:
-    """Write a power of ten."""
+    """Format a power of ten."""
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
@@ -45,7 +45,7 @@ def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
 
 
 def fixed(value: float | None, decimals: int = 3, sign: bool = False) -> str:
-    """Format a number with fixed decimals."""
+    """Format a number with a fixed number of decimals."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -137,16 +137,16 @@ def trim(written: str) -> str:
 
 
 def check_number(name: str, value: object, *, low: float, high: float) -> None:
-    """Refuse anything but a finite number in a range."""
+    """Check that a value is a finite number in a range."""
     number = value if isinstance(value, int | float) else math.nan
     # Written so that NaN is refused.
     if isinstance(value, bool) or not low <= number <= high or number == math.inf:
-        most = f" to {high:g}" if high < math.inf else " and finite"
-        raise ValueError(f"expected {name} from {low:g}{most}, got {value!r}")
+        limits = f"from {low:g} to {high:g}" if high < math.inf else f"finite and at least {low:g}"
+        raise ValueError(f"expected {name} {limits}, got {value!r}")
 
 
 def check_whole(name: str, value: object, *, low: int, high: int) -> None:
-    """Refuse anything but a whole number in a range."""
+    """Check that a value is a whole number in a range."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise ValueError(f"expected a whole number of at least {low} for {name}, got {value!r}")
     if value > high:
@@ -154,7 +154,7 @@ def check_whole(name: str, value: object, *, low: int, high: int) -> None:
 
 
 def check_seed(value: object) -> None:
-    """Refuse anything but a whole number that can be a random seed."""
+    """Check that a value is a whole number that can be a random seed."""
     check_whole("seed", value, low=0, high=LARGEST_SEED)
 
 
@@ -177,7 +177,7 @@ _FLOPS = {"flops": 1, "gflops": 10**9, "tflops": 10**12, "pflops": 10**15}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _GROUP = re.compile(r"(?<=[0-9])[,_](?=[0-9]{3}(?![0-9]))")
 LARGEST_COUNT = 2**40
-"""Maximum number of tokens or users; more is a typing error."""
+"""Maximum number of tokens or users. Larger numbers are refused as typing errors."""
 
 
 def data_size(value: float | None, digits: int = 3) -> str:
@@ -251,9 +251,9 @@ class Reads:
     """
 
     read: Callable[[Any, str], Any]
-    """Takes the caller's argument, and the name of the parameter for messages."""
+    """Converts an argument. It also takes the name of the parameter, for error messages."""
     typed: Any = str
-    """The type that the command line gives."""
+    """The type of the argument on the command line."""
 
 
 def as_several(given: object) -> Iterable[object]:
@@ -311,11 +311,11 @@ def read_share(given: object, name: str) -> float:
 
 
 Count = Annotated[int, Reads(read_count)]
-"""A number of tokens, sequences or users, also given as text: 32k is 32,768."""
+"""A number of tokens, sequences or users. It may be text such as ``32k`` (32,768)."""
 Counts = Annotated[tuple[int, ...], Reads(read_counts, typed=tuple[str, ...])]
 CountFromZero = Annotated[int, Reads(partial(read_count, low=0))]
 Share = Annotated[float, Reads(read_share)]
-"""A fraction, also given as a percentage in text: 10%."""
+"""A fraction. It may be text such as ``10%``."""
 
 
 def _parse(text: str, units: dict[str, int], expected: str) -> float:

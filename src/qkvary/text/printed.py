@@ -1,4 +1,4 @@
-"""Numbers that papers print, which are known only up to the last printed digit."""
+"""Printed numbers, which are known only up to the last printed digit."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _SLACK = 1e-9
 """Tolerance for floating-point errors, relative to a rounding step."""
 
 WIDE_INTERVAL = 0.2
-"""Width of an interval, in percentage points, from which one decimal is enough."""
+"""Minimum width, in percentage points, of intervals with one decimal; others have two."""
 
 
 def printed_step(figure: PrintedFigure) -> float:
@@ -52,10 +52,10 @@ def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
 
 
 def coarse_step(figure: PrintedFigure) -> float:
-    """Return the step if trailing zeros are not significant, such as 100 for ``5,900``.
+    """Return the step of a number whose trailing zeros are rounded: 100 for ``5,900``.
 
-    The first two digits always count as significant. After "about", only the first digit does, so
-    that ``~30%`` has the step 10.
+    The first two digits always count as significant. After "about" or "~", only the first digit
+    does, so that ``~30%`` has the step 10.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:
@@ -67,18 +67,18 @@ def coarse_step(figure: PrintedFigure) -> float:
 
 
 def printed_range(figure: PrintedFigure) -> tuple[float, float] | None:
-    """Return the ends of a range such as ``40-50%``; ``None`` if it is not a range."""
+    """Return the ends of a range such as ``40-50%``; ``None`` for other texts."""
     match = _RANGE.search(figure.printed)
     return (float(match[1]), float(match[2])) if match else None
 
 
 def useful_decimals(low: float, high: float) -> int:
-    """Return how many decimals are useful for a percentage with this interval."""
+    """Return the number of decimals to print for a percentage with this interval."""
     return 1 if high - low >= WIDE_INTERVAL else 2
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
-    """Return whether rounding gives the printed number; ties may round either way."""
+    """Return whether a number rounds to the printed number. Ties may round either way."""
     return abs(number - printed) <= step * (0.5 + _SLACK)
 
 
@@ -89,7 +89,10 @@ def truncates_to(number: float, printed: float, step: float) -> bool:
 
 
 def rounds_twice_to(number: float, printed: float, step: float) -> bool:
-    """Return whether rounding twice, first to one or two more digits, gives the printed number."""
+    """Return whether a number that is rounded twice gives the printed number.
+
+    The first rounding keeps one or two more digits than the printed number has.
+    """
     for finer in (step / 10, step / 100):
         once = _half_up(number, finer)
         if abs(_half_up(once, step) - printed) <= step * _SLACK * 10:

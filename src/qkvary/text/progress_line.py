@@ -13,15 +13,15 @@ from typing import ClassVar
 from qkvary.text.names import printable
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two progress lines, on a terminal and elsewhere."""
+"""Minimum seconds between two progress lines, on a terminal and elsewhere."""
 USUAL_WIDTH = 80
 
 Progress = Callable[..., None]
-"""Called with the finished units, their total, and a note."""
+"""Updates a progress display. The arguments are the finished units, their total, and a note."""
 Display = AbstractContextManager[Progress]
 """An open progress display."""
 ShowProgress = Callable[..., Display]
-"""Opens a progress display; called with the name of the work and the name of its unit."""
+"""Opens a progress display. The arguments are the name of the work and the name of its unit."""
 
 
 def ignore(*_values: object) -> None:
@@ -29,20 +29,20 @@ def ignore(*_values: object) -> None:
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Return a display that shows nothing, for callers that want no progress display."""
+    """Return a progress display that shows nothing."""
     return nullcontext(ignore)
 
 
 class ProgressLine:
-    """Shows progress in one line that is updated, or in occasional lines outside a terminal."""
+    """Shows progress in one line that is updated. Outside a terminal, prints occasional lines."""
 
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, shown: float = float("-inf")) -> None:
         """Create a progress line on standard error.
 
-        Nothing is printed until one pause has passed since the time ``shown``. The pause is 0.2
-        seconds on a terminal and 30 seconds elsewhere.
+        Nothing is printed until 0.2 seconds (on a terminal) or 30 seconds (elsewhere) have passed
+        since the time ``shown``.
         """
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
@@ -82,7 +82,7 @@ class ProgressLine:
             line.clear()
 
     def _draw(self, text: str) -> None:
-        """Replace the line, and leave the cursor at its start."""
+        """Print a new text over the line, and move the cursor to its start."""
         try:
             width = os.get_terminal_size(self._stream.fileno()).columns or USUAL_WIDTH
         except (OSError, ValueError):

@@ -29,9 +29,9 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.text.numbers import check_number, check_seed, check_whole
 
 NUMERICS_VERSION = 2
-"""Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
+"""Part of the key of a run. Raised by hand when results change by more than rounding errors."""
 ROUNDING_VERSION = 3
-"""Incremented by hand when the last bits of a run change; logged, but not in the key."""
+"""Logged, but not in the key of a run. Raised by hand when the last bits of results change."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal[
@@ -46,10 +46,10 @@ TestAt = Literal["last", "best"]
 """The step whose network is tested: the last one, or the one with the best validation metric."""
 
 ONE_CYCLE_DIP = 0.1
-"""How much ``one_cycle`` lowers the first beta where the learning rate is highest."""
+"""Amount by which ``one_cycle`` lowers the first beta at the peak of the learning rate."""
 
 SKIP_WINDOW = 100
-"""Number of recent steps in which skipped steps are counted."""
+"""Number of recent steps among which skipped steps are counted."""
 
 
 @stored("OptimizerConfig")
@@ -64,12 +64,12 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    """Weight decay, before it is multiplied by the variant's own factor (``decay_by_variant``)."""
+    """Weight decay. With ``decay_by_variant``, the factor of a variant multiplies it."""
     decay: Decay = "all"
     """The parameters with weight decay: all, or only those with at least two dimensions."""
     decay_by_variant: bool = True
-    """Whether to apply a variant's own weight decay factor, as published for identity queries
-    (2^-5 instead of 0.1); if False, all variants have the same weight decay."""
+    """Whether to multiply the weight decay by the factor of a variant. As published, identity
+    queries have 2^-5 in place of 0.1. If False, all variants have the same weight decay."""
     gradient_clip: float | None = None
     """Maximum total gradient norm; None disables clipping."""
 
@@ -98,17 +98,18 @@ class ScheduleConfig:
     """Learning rate schedule."""
 
     name: ScheduleName = "constant"
-    """``constant``. ``cosine_warmup``: the cosine of the synthetic experiments, multiplied by the
-    warm-up. ``cosine``: the cosine of language models, which begins after the warm-up.
+    """``constant``: the peak at all steps. ``cosine_warmup``: the cosine of the synthetic
+    experiments, multiplied by the warm-up. ``cosine``: the cosine of language models, which begins
+    after the warm-up.
     ``inverse_sqrt``: the schedule of the first Transformer. ``multistep``: falls at given steps.
     ``one_cycle``: rises for a quarter of the steps and then falls, while the first beta moves the
     other way."""
     warmup_steps: int = 0
-    """Steps until the warm-up factor reaches one."""
+    """Number of steps until the factor of the warm-up is 1."""
     floor: float = 0.0
-    """Final learning rate of the ``cosine``, as a fraction of the peak."""
+    """Final learning rate of the ``cosine`` schedule, as a fraction of the peak."""
     decay_steps: int | None = None
-    """Step at which the ``cosine`` reaches its floor; None for the last step of the run."""
+    """Step at which the ``cosine`` schedule reaches its floor; None for the last step."""
     milestones: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
     """The steps at which ``multistep`` multiplies the learning rate by ``gamma``."""
     gamma: float = field(default=0.1, metadata=ADDED_LATER)
@@ -149,8 +150,8 @@ class ScheduleConfig:
 class TemperatureSchedule:
     """Annealing of the softmax temperature, which ends at the variant's own temperature.
 
-    After t of S steps scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
-    temperature of the variant. So tau falls or rises geometrically from T start to T.
+    After t of S steps, scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
+    temperature of the variant. From the first step on, tau changes geometrically from T start to T.
 
     Source: paper 1, section 2.5, mentions annealing but gives no schedule. This schedule is our
         choice.
@@ -159,7 +160,7 @@ class TemperatureSchedule:
     start: float
     """The temperature at the first step, as a multiple of the variant's temperature."""
     steps: int | None = None
-    """S, the number of steps of the annealing; None for all steps of the run."""
+    """The number S of steps of the annealing; None for all steps of the run."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.start < math.inf:
@@ -173,8 +174,8 @@ class GuardConfig:
     """Handling of non-finite steps, large gradients and diverging runs."""
 
     on_nonfinite: OnNonfinite = "stop"
-    """Whether a non-finite loss or gradient ends the run before the weights are updated, or only
-    skips the step."""
+    """Response to a non-finite loss or gradient: ``stop`` ends the run before the weights are
+    updated, and ``skip`` skips the step."""
     max_skips: int = 3
     """Maximum number of skipped steps among the last 100; one more ends the run."""
     skip_gradient_norm: float | None = None
@@ -195,14 +196,15 @@ class GuardConfig:
 @stored("ExecutionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionConfig:
-    """How a training step is executed.
+    """Settings for executing a training step.
 
-    These settings affect time, memory use and rounding, but not what a step computes otherwise.
+    These settings affect time, memory and rounding errors. Apart from rounding errors, they do not
+    change results.
     """
 
     micro_batch_size: int | None = None
     """Examples per forward pass; None for the whole batch of a process. Gradients of micro-batches
-    are accumulated, each weighted by its number of counted targets."""
+    are accumulated, and weighted by the number of counted targets."""
     precision: Precision = "full"
     """``bf16`` multiplies matrices in bfloat16 (autocast); weights keep their type."""
     compile: bool = False
@@ -210,7 +212,7 @@ class ExecutionConfig:
     """Whether to store only the input of each block and recompute the block in the backward pass
     (activation checkpointing)."""
     threads: int = 1
-    """CPU threads of each process: fixed, because the order of a sum changes its last bits."""
+    """CPU threads of each process. Fixed, because their number changes the last bits of sums."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -220,7 +222,7 @@ class ExecutionConfig:
 @stored("Way")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
-    """How and on which device the training steps are executed.
+    """The settings for executing training steps, and the device.
 
     A run can be resumed with other execution settings.
     """
@@ -229,7 +231,7 @@ class ExecutionSettings:
     device: str
 
     def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
-        """Return, by setting, the values in ``self`` and ``other`` if they differ."""
+        """Return the settings that differ, each with its values in ``self`` and ``other``."""
         ours, theirs = (
             {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)
         )
@@ -249,7 +251,7 @@ class TrainingConfig:
     evaluate_every: int
     """Steps between evaluations on the validation split; the last step is always evaluated."""
     log_every: int = 10
-    """Steps averaged into each logged training loss."""
+    """Number of steps over which each logged training loss is averaged."""
     solve_threshold: float | None = None
     """Validation metric at which the task counts as solved; None if there is no such value."""
     stop_when_solved: bool = False
@@ -257,10 +259,10 @@ class TrainingConfig:
     guards: GuardConfig = GuardConfig()
     execution: ExecutionConfig = ExecutionConfig()
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
-    """Annealing of the softmax temperature; None keeps the variant's."""
+    """Annealing of the softmax temperature; None keeps the temperature of the variant."""
     test_at: TestAt = field(default="last", metadata=ADDED_LATER)
-    """The step whose network is tested: the ``last``, or the first with the ``best`` validation
-    metric. A run always leaves the network of the last step."""
+    """The step whose network is tested: the ``last`` step, or the first step with the ``best``
+    validation metric. In both cases, the run returns the network of the last step."""
 
     def __post_init__(self) -> None:
         if self.temperature is not None and self.execution.compile:
@@ -272,8 +274,8 @@ class TrainingConfig:
             self.stop_when_solved or (self.temperature.steps or 0) > self.steps
         ):
             raise ValueError(
-                "expected a run that ends at the variant's own temperature, got one that may stop "
-                f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
+                "expected a run that ends at the variant's own temperature, got a run that may end "
+                f"before the {self.temperature.steps or self.steps} steps of the annealing"
             )
         check_choices(self)
         check_sizes(self, "steps", "batch_size", "evaluate_every", "log_every")
@@ -286,7 +288,7 @@ class TrainingConfig:
             )
 
     def temperature_factor(self, step: int) -> float:
-        """Return tau/T, the factor of the variant's softmax temperature, after ``step`` steps."""
+        """Return tau/T, which multiplies the variant's temperature T, after ``step`` steps."""
         if self.temperature is None:
             return 1.0
         done = min(1.0, step / (self.temperature.steps or self.steps))
@@ -317,8 +319,8 @@ class RunConfig:
         for core in sorted({layer.variant.core for layer in self.network.layers}):
             if "temperature" not in CORES[core].fields:
                 raise ValueError(
-                    "expected variants with a temperature in a run that anneals it, got the core "
-                    f"{core}"
+                    "expected variants with a softmax temperature in a run that anneals the "
+                    f"temperature, got the core {core}, which has none"
                 )
 
     @property
@@ -340,10 +342,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence; for images, the number of patches plus one.
-
-        The additional token of an image is the class token.
-        """
+        """Number of tokens in one sequence. Images have the class token and one token per patch."""
         return self.task.count_tokens(self.network)
 
     @property
@@ -353,7 +352,7 @@ class RunConfig:
 
     @property
     def execution_settings(self) -> ExecutionSettings:
-        """How and on which device the run is executed."""
+        """The settings for executing the run, and its device."""
         return ExecutionSettings(config=self.training.execution, device=self.device)
 
     def with_execution_settings(self, settings: ExecutionSettings) -> Self:
@@ -371,7 +370,7 @@ class RunConfig:
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return ``run_key`` and what determines it, in the form in which it is stored."""
+        """Return the stored form of the run: its key, and all values that determine the key."""
         return {
             "run": to_dict(self),
             "data_fingerprint": self.task.data_fingerprint,

@@ -1,7 +1,7 @@
 """Computes one process's part of a training run, together with the other processes.
 
-The gradient of a step is that of the mean loss over all counted targets, however the batch is
-split: each micro-batch is weighted by its share of those targets.
+The gradient of a step is the gradient of the mean loss over all counted targets. It does not depend
+on how the batch is split, because each micro-batch is weighted by its share of these targets.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network; this base class is for a single process.
+    """The processes that train one network. This base class is for a single process.
 
     Rank 0 writes files.
     """
@@ -66,7 +66,7 @@ class Distribution(ProcessGroup):
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Write a checkpoint, then remove all but the newest ``keep``; collective."""
+        """Write a checkpoint, and keep only the newest ``keep`` ones. All ranks must call this."""
         state = TrainingState(
             step=step,
             weights=model.state_dict(),
@@ -84,15 +84,15 @@ class Distribution(ProcessGroup):
         key: str,
         report: Callable[[str], None],
     ) -> Mapping[str, JsonValue] | None:
-        """Load the newest checkpoint that is valid in every process; collective.
+        """Load the newest checkpoint that is valid in every process. All ranks must call this.
 
-        ``key`` is the key of the run. ``report`` is called with a sentence for each damaged
-        checkpoint that is newer than the loaded one; these checkpoints are quarantined. Returns the
-        part of the loaded state that is not stored in tensors, or None if there is no checkpoint.
+        ``key`` is the key of the run. Damaged checkpoints that are newer than the loaded one are
+        quarantined, and ``report`` is called with a sentence about each of them. Returns the part
+        of the loaded state that is not stored in tensors, or None if there is no checkpoint.
 
         Raises:
             UsageError: if the checkpoints belong to another run.
-            NoValidCheckpointError: if there are checkpoints, and all are damaged.
+            NoValidCheckpointError: if all checkpoints are damaged.
         """
 
         def list_steps() -> JsonValue:
@@ -135,14 +135,14 @@ class Distribution(ProcessGroup):
         restore_optimizer(optimizer, state.optimizer)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and the whole optimizer state; collective."""
+        """Return the digest of all weights and the optimizer state. All ranks must call this."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
 
     def gather_network(self, model: nn.Module, _: Callable[[], nn.Module], /) -> nn.Module:
-        """Return the unsharded network on rank 0 and ``model`` itself on other ranks; collective.
+        """Return the unsharded network on rank 0, ``model`` on others. All ranks must call this.
 
-        The arguments are the network that was wrapped, and a function that builds a new network to
-        hold the gathered weights.
+        The arguments are the network that was wrapped, and a function that builds a new network for
+        the gathered weights.
         """
         return model
 
@@ -174,7 +174,7 @@ class Gradients:
         micro = min(run.training.execution.micro_batch_size or own, own)
         first, last = distribution.rank * own, (distribution.rank + 1) * own
         self.rows = [slice(row, min(row + micro, last)) for row in range(first, last, micro)]
-        """The rows of each micro-batch of this process."""
+        """The rows of the batch in each micro-batch of this process."""
 
     def accumulate(self, step: int, between: Callable[[float], None] = ignore) -> float:
         """Compute the loss of a training step and return it.
@@ -212,7 +212,7 @@ class Gradients:
         return distribution.all_reduce([loss])[0]
 
     def _batch(self, step: int, rows: slice) -> Batch:
-        """Return some rows of a step's batch, all of which the task must have returned."""
+        """Return some rows of a step's batch. Check that the task returned all of these rows."""
         size, task = self.run.training.batch_size, self.task
         batch = returned(task, "batch", task.batch(step, size, self.run.seed, rows), Batch)
         for name in ("inputs", "targets"):
@@ -221,7 +221,7 @@ class Gradients:
         if found != (expected, expected):
             raise ValueError(
                 f"expected {expected:,} rows from {type(task).__name__}.batch, got inputs of "
-                f"{found[0]:,} and targets of {found[1]:,}"
+                f"{found[0]:,} rows and targets of {found[1]:,} rows"
             )
         return batch
 

@@ -1,7 +1,7 @@
-"""The training loop: trains one configuration, and can stop and resume after any step.
+"""The training loop. It trains one configuration, and can stop and resume after any step.
 
-Every random draw is a pure function of the seed and the step: the global generator is reseeded at
-each step, so no generator state is stored and a killed run resumes bit for bit. A run writes only
+Every random draw depends only on the seed and the step, because the global generator is reseeded at
+each step. So no generator state is stored, and a killed run resumes bit for bit. A run writes only
 its log and its checkpoints. Independent of studies.
 """
 
@@ -48,7 +48,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
 }
-"""Versions on which the last bits of a run depend; ``rounding`` is 0 in older checkpoints."""
+"""Versions that affect the last bits of results. For old checkpoints, ``rounding`` is 0."""
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -62,18 +62,17 @@ class Outcome:
     status: Literal["done", "diverged", "stopped"]
     """After ``stopped``, the same call resumes the run from its last checkpoint, if it has one."""
     message: str
-    """Why the run diverged; empty if it did not."""
+    """The reason why the run diverged; empty if it did not."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]
-    """Seconds by phase over all calls, and steps per second."""
+    """Seconds of each phase over all calls of ``train``, and steps per second."""
     attention: AttentionExample | None
     """Attention maps of the trained network on one example; on rank 0 only."""
     state_sha256: str
     """Digest of the final weights and optimizer state; equal for equal runs."""
     network: nn.Module
-    """The network, in evaluation mode once training is done. A sharded network is then gathered on
-    rank 0."""
+    """The network. After ``done``, it is in evaluation mode, and unsharded on rank 0."""
 
 
 def train(
@@ -90,14 +89,16 @@ def train(
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
-    The caller owns the folder, which must exist. If several processes train together, all call this
-    function; only their callbacks may differ.
+    The caller owns the folder, which must exist. If several processes train together, all must call
+    this function. Only their callbacks may differ.
 
-    ``stop`` is called before each step. If a single process trains, ``stop`` is also called between
+    ``stop`` is called before each step. In a single process, it is also called between
     micro-batches and between the batches of an evaluation. If ``stop`` returns True, training
-    writes a checkpoint of the last full step, if any, and stops. An evaluation that was stopped is
-    repeated when the run is resumed. ``stored`` is the run with its stored execution settings, if
-    other settings are requested; the log records the differences.
+    writes a checkpoint of the last full step, if any, and stops. A resumed run repeats an
+    evaluation that was stopped.
+
+    ``stored`` is the run with its stored execution settings. It is given if other settings are
+    requested, and the log records the differences.
     """
     require_device(run.device)
     require_training_memory(run, processes=distribution.size)
@@ -256,7 +257,7 @@ class _Trainer:
     # ---- steps
 
     def train(self, checkpoint_seconds: float) -> Outcome:
-        """Run the remaining steps and the test; write a checkpoint if the run ends early."""
+        """Run the remaining steps and the test. Write a checkpoint if the run ends early."""
         try:
             self.advance(checkpoint_seconds)
             return self.finish()
@@ -272,7 +273,7 @@ class _Trainer:
             return self.outcome("diverged", message=str(error))
 
     def stop_within_step(self, *_: object) -> None:
-        """Stop now if asked to; several processes stop together, and only between two steps."""
+        """Stop if ``stop`` returns True. Several processes can only stop between two steps."""
         if self.distribution.size == 1 and self.stop():
             raise _StoppedError
 
@@ -309,7 +310,7 @@ class _Trainer:
         return step % training.evaluate_every == 0 or step == training.steps
 
     def lacks_validation(self) -> bool:
-        """Return whether the run was stopped during the validation after this step."""
+        """Return whether the validation after this step is missing, because the run was stopped."""
         if not (self.state.step and self.is_validation_due() and self.distribution.is_first):
             return False
         log = parse_journal((self.directory / JOURNAL_NAME).read_bytes(), where=JOURNAL_NAME)
@@ -321,7 +322,7 @@ class _Trainer:
         return self.distribution.all_reduce([float(condition)])[0] > 0.0
 
     def step(self) -> None:
-        """Take a step, unless it is stopped between two micro-batches."""
+        """Take one training step. A stop between two micro-batches abandons the step."""
         step = self.state.step
 
         def between(done: float) -> None:
@@ -370,7 +371,10 @@ class _Trainer:
         )
 
     def report_progress(self, part: float = 0.0) -> None:
-        """Send a progress event, unless one was just sent; ``part`` of the next step is done."""
+        """Send a progress event, at most one per ``PROGRESS_SECONDS``.
+
+        ``part`` is the share of the next step that is done.
+        """
         now = time.perf_counter()
         if now - self.reported < PROGRESS_SECONDS:
             return

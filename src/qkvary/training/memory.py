@@ -17,12 +17,12 @@ from qkvary.training.config import RunConfig
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 _MAPPED_BYTES = 2**25
-"""Block size from which glibc maps blocks separately, which avoids fragmentation; the maximum that
-glibc itself allows."""
+"""Minimum size of the blocks that glibc maps separately, which avoids fragmentation. This is the
+largest value that glibc allows."""
 
 
 def keep_freed_memory() -> bool:
-    """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
+    """Make this process reuse freed memory. Return whether this works (with glibc on Linux).
 
     Each training step allocates the same memory as the one before. By default glibc returns freed
     memory to the system, which zeroes it page by page on the next allocation. That takes 2 to 4 %
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
 
 
 def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
-    """Check that a run on the CPU fits in memory: its state, its batch and one micro-batch."""
+    """Check that the state, the batch and one micro-batch of a run on the CPU fit in memory."""
     if run.device != "cpu":
         return
     own, rows = _count_rows(run, processes)
@@ -47,7 +47,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
 
 
 def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
-    """Return the bytes of a run in each process: its state, its batch and one micro-batch."""
+    """Return the bytes that state, batch and one micro-batch of a run take in each process."""
     model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution

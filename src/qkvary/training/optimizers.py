@@ -18,14 +18,14 @@ from qkvary.training.config import ONE_CYCLE_DIP, OptimizerConfig, ScheduleConfi
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.25, 1 / 25, 1e-5
-"""Share of the steps before the peak; first and last learning rate as fractions of the peak."""
+"""For ``one_cycle``: share of steps before the peak; first and last rate relative to the peak."""
 
 
 class _Adam(torch.optim.Adam):
-    """Adam without torch's wrappers that exclude a method from compilation.
+    """Adam that does not import torch's compiler.
 
-    Those wrappers import the compiler, which takes as long as the rest of torch; no step is
-    compiled here.
+    Torch wraps some methods to exclude them from compilation. The wrappers import the compiler,
+    which takes as long as the rest of torch. Here no step is compiled, so they are removed.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
@@ -39,8 +39,8 @@ def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -
     """Return the weight decay of every parameter by name.
 
     The variant of a layer determines the decay of the layer's block (``OptimizerConfig.decay_of``).
-    Other parameters get the same decay if all layers agree, and the configured decay otherwise. If
-    only matrices decay, vectors get 0.
+    If all blocks have the same decay, other parameters get it too. Otherwise, they get the
+    configured decay. If only matrices decay, vectors get 0.
 
     Source: the query-identity paper trains its networks with a weight decay of 2^-5 instead of 0.1.
     """
@@ -56,7 +56,7 @@ def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -
 
 
 def make_optimizer(model: nn.Module, network: Network, config: OptimizerConfig) -> torch.optim.Adam:
-    """Return the optimizer of a network, one group of parameters per weight decay."""
+    """Return the optimizer of a network, with one parameter group per weight decay."""
     groups: dict[float, list[nn.Parameter]] = {}
     decays = weight_decays(model, network, config)
     for name, parameter in model.named_parameters():
@@ -104,9 +104,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: int) -> float:
     """Return the learning rate of one step, counted from 0, of a run of ``steps`` steps.
 
-    ``cosine_warmup`` starts at 0, and would reach 0 again after the last step. ``inverse_sqrt``
-    with s = step + 1 is d_model^-0.5 min(s^-0.5, s warmup^-1.5) of Vaswani et al. 2017, whose peak
-    is (d_model warmup)^-0.5. ``one_cycle`` would reach its end after the last step.
+    ``cosine_warmup`` starts at 0, and would reach 0 again after the last step. ``one_cycle`` would
+    reach its end after the last step. ``inverse_sqrt`` is the schedule of Vaswani et al. 2017: with
+    s = step + 1, d_model^-0.5 min(s^-0.5, s warmup^-1.5), whose peak is (d_model warmup)^-0.5.
 
     Source: ``cosine_warmup`` from the public code of the key-value transformer (Borji 2023),
     ``CosineWarmupScheduler``; ``cosine`` from the public code of Kayyam et al. 2026; ``one_cycle``
@@ -135,7 +135,7 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
 
 
 def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int) -> float:
-    """Return the first beta: ``one_cycle`` lowers it by 0.1 while the learning rate rises."""
+    """Return the first beta. ``one_cycle`` lowers it by 0.1 up to the peak of the learning rate."""
     if schedule.name != "one_cycle":
         return highest
     return _cycle(step / steps, highest, highest - ONE_CYCLE_DIP, highest)

@@ -1,7 +1,7 @@
 """Training of one network in several processes: replicated (DDP) or sharded (FSDP2).
 
-Adds to torch what a run needs: gradient synchronization once a step, a norm over all processes,
-checkpoints that any number of processes can read, and gathering of the full network.
+This module adds four things to torch: gradient synchronization once per step, a norm over all
+processes, checkpoints that any number of processes can read, and gathering of the full network.
 """
 
 import re
@@ -90,10 +90,10 @@ class _MultiProcess(Distribution):
 
 
 class Replicated(_MultiProcess):
-    """Each process has the full network; gradients are averaged (DDP)."""
+    """Each process has the full network, and gradients are averaged (DDP)."""
 
     def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
-        """Wrap the network; every rank gets the weights of rank 0."""
+        """Wrap the network, and give every rank the weights of rank 0."""
         wrapped = DistributedDataParallel(
             model,
             device_ids=[torch.cuda.current_device()] if self.kind == "cuda" else None,
@@ -117,8 +117,8 @@ def _average_in_order(
 ) -> torch.futures.Future[Tensor]:
     """Average gradients in rank order, independent of their place in DDP's bucket.
 
-    Gloo's order of addition depends on that place, and DDP rebuilds its buckets after the first
-    step, so a resumed run would otherwise differ in its last bits. Two ranks do not need this.
+    The order in which gloo adds gradients depends on their place. DDP rebuilds its buckets after
+    the first step, so a resumed run would differ in its last bits. Two ranks do not need this.
     """
     flat, size = bucket.buffer(), dist.get_world_size()
     share = -(-len(flat) // size)
@@ -150,8 +150,8 @@ class Sharded(_MultiProcess):
     def wrap(self, model: nn.Module, precision: Precision, /) -> nn.Module:
         """Shard each block, and then the rest of the network.
 
-        With bfloat16 the blocks' weights are gathered in bfloat16, except for the norms, which
-        compute in full precision; gradients are reduced in the precision of the weights.
+        With bfloat16, the weights of blocks are gathered in bfloat16. Only norms compute in full
+        precision. Gradients are reduced in the precision of the weights.
         """
         blocks = [module for name, module in model.named_modules() if _BLOCK.search(name)]
         for block in blocks:
@@ -197,7 +197,7 @@ class Sharded(_MultiProcess):
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Write one file per rank; rank 0 completes the checkpoint."""
+        """Write one file per rank. At the end, rank 0 writes the manifest of the checkpoint."""
         tensors = _tensors(model, optimizer)
         rows = _choose(tensors, sharded=True)
         contents = file_contents(rows, number=self.rank, count=self.size)
@@ -224,12 +224,12 @@ class Sharded(_MultiProcess):
             self.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and optimizer state, equal to that of one process."""
+        """Return the digest of all weights and optimizer state, as a single process computes it."""
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 
     def gather_network(self, model: nn.Module, build: Callable[[], nn.Module], /) -> nn.Module:
-        """Build the full network on rank 0; return ``model`` on other ranks."""
+        """Return the unsharded network on rank 0, ``model`` on others."""
         weights: dict[str, Tensor] = {}
         for name, tensor in model.state_dict().items():
             whole = _whole(tensor)
@@ -242,7 +242,7 @@ class Sharded(_MultiProcess):
         return network.train(model.training)
 
     def reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
-        """Return the reader of this rank's rows."""
+        """Return a reader for this rank's part of a checkpoint."""
         parameters = _parameters(optimizer)
         weights: dict[str, Tensor] = model.state_dict()
 
@@ -273,7 +273,7 @@ class Sharded(_MultiProcess):
         restore_optimizer(optimizer, tensors)
 
     def _spread(self, tensor: Tensor, parameter: Tensor | None) -> Tensor:
-        """Return rows of the optimizer state as a tensor that is sharded like the parameter."""
+        """Return rows of the optimizer state as a tensor with the sharding of the parameter."""
         if not isinstance(parameter, DTensor) or not tensor.ndim:
             return tensor
         mine = _local(parameter)
@@ -338,6 +338,9 @@ def _collect(folder: Path, answers: Sequence[Mapping[str, Any]]) -> dict[str, Fi
         for name, (size, sha256) in answer.items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != size:
-                raise ResourceError(f"{path} is missing or incomplete on the disk of rank 0")
+                raise ResourceError(
+                    f"{path} is missing or incomplete on the disk of rank 0: checkpoints of a "
+                    "sharded network need a disk that all processes share"
+                )
             entries[name] = FileEntry(size=size, sha256=sha256)
     return entries

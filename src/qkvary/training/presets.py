@@ -28,7 +28,7 @@ from qkvary.training.config import (
 )
 
 VOCABULARY_MULTIPLE = 64
-"""Vocabularies are padded to a multiple of this, as both papers pad GPT-2's 50,257 to 50,304."""
+"""Vocabulary sizes are rounded up to a multiple of this: in both papers, 50,257 to 50,304."""
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
@@ -44,7 +44,7 @@ class Remark:
 
     text: str
     about: Literal["rotary", "decoupled"] | None = None
-    """The kind of positions that the remark is about; None if it is about something else."""
+    """Kind of positions to which the remark applies; None if it applies to all networks."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
         """Return whether the remark applies to a network.
@@ -59,7 +59,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A language model and everything its training needs except the data folder."""
+    """A language model with all settings of its training, except the data folder."""
 
     name: str
     network: LanguageModelConfig
@@ -75,9 +75,9 @@ class Preset:
     reported_step: int | None = None
     """The step whose results the source reports, if it is not the last step."""
     remarks: tuple[Remark, ...] = ()
-    """Remarks for the description; each is shown if it holds for the variant."""
+    """Remarks for the description. Each is shown if it applies to the variant."""
     base: str = ""
-    """The preset that differs from this one in variant or tuning and accepts other variants."""
+    """Name of the preset to use for other variants; empty if this preset accepts them."""
 
     @property
     def variant(self) -> str:
@@ -101,14 +101,14 @@ class Preset:
 
     @property
     def weight_decay(self) -> float:
-        """Weight decay, the variant's factor included."""
+        """Weight decay, multiplied by the factor of the variant."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
     def with_variant(self, label: AnyVariant | str) -> "Preset":
-        """Return the preset with another variant and that variant's score scale and weight decay.
+        """Return the preset with another variant.
 
-        If the label does not name the positions, the norm of the heads or the soft cap, the
-        preset's setting is kept.
+        The score scale and the weight decay are those of the new variant. The positions, the norm
+        of the heads and the soft cap stay those of the preset if the label does not name them.
         """
         own = self.network.layers[0].variant
         variant = as_label(label).keep_positions(own)
@@ -130,7 +130,7 @@ class Preset:
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset by the name of its network in any spelling: ``lm-300m``, ``300M``."""
+    """Return a preset by the name of its network, in spellings such as ``lm-300m`` or ``300M``."""
     known = canonical_name(name, PRESETS)
     if known is None:
         near = near_names(name, PRESETS)
@@ -140,7 +140,7 @@ def find_preset(name: str) -> Preset:
 
 
 def adamw(learning_rate: float, *, decay: Decay) -> OptimizerConfig:
-    """Return AdamW as in papers 1 and 3 and in GPT-3: betas, weight decay and clipping."""
+    """Return AdamW with the betas, weight decay and clipping of papers 1 and 3 and of GPT-3."""
     return OptimizerConfig(
         name="adamw",
         learning_rate=learning_rate,
@@ -176,7 +176,7 @@ def _three_projections(
     """Return a preset of paper 1.
 
     AdamW decays all parameters. The learning rate warms up, then falls along a cosine to a tenth.
-    A step accumulates ``accumulated`` micro-batches of ``micro`` rows on each of 8 devices; a
+    A step accumulates ``accumulated`` micro-batches of ``micro`` rows on each of 8 devices. A
     validation scored ``validated`` micro-batches.
 
     Source: the public code of paper 1.
@@ -262,11 +262,11 @@ _GPT2_TRAINING = TrainingConfig(
     schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
     evaluate_every=1_000,
 )
-"""The published cosine spans 600,000 steps, far more than were trained."""
+"""The published cosine schedule has 600,000 steps, far more than were trained."""
 
 _GPT2_VALIDATION = 200 * 12 * 1_024
-"""Batches times windows per batch times tokens per window. For each validation, the public code
-draws new windows, the same for all networks; here they are the first of the validation split."""
+"""Product of batches, windows per batch and tokens per window. The public code draws new windows
+for each validation, the same for all networks. Here they are the first of the validation split."""
 
 _IDENTITY = (
     "Identity query: the scores are halved, and the weight decay of matrices is 2^-5 = 0.1 * "
@@ -356,7 +356,7 @@ def _modern(
     corpus: str = "fineweb",
     tokenizer: str = "gpt2",
 ) -> Preset:
-    """Return a preset with ``rows`` rows a step, in micro-batches of ``micro``."""
+    """Return a preset with ``rows`` rows per step, in micro-batches of ``micro`` rows."""
     return Preset(
         name=name,
         network=NETWORKS[name],

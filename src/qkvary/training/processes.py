@@ -26,20 +26,20 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 TIMEOUT_SECONDS = 600.0
 CONNECT_SECONDS = 10.0
-"""Timeout for connecting once all processes have started."""
+"""Timeout in seconds for connecting, after all processes have started."""
 GRACE_SECONDS = 20.0
 """Seconds between SIGTERM and a hard exit after the launcher has died."""
 POLL_SECONDS = 1.0
 """Seconds between checks that the launcher is alive."""
 
 _LOST = re.compile(r"connect|peer|time[d ]*out|broken pipe", re.IGNORECASE)
-"""Matches gloo's errors about a lost process, not those about wrong calls."""
+"""Pattern of gloo's errors about a lost process. Errors about wrong calls do not match."""
 _WHERE = re.compile(r"^\[[^]]*\] *")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
-    """The ranks of one process that torchrun started."""
+    """The ranks of a process that torchrun started, and the number of all processes."""
 
     rank: int
     size: int
@@ -47,7 +47,7 @@ class RankInfo:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "RankInfo":
-        """Read the environment variables of torchrun; without them there is one process."""
+        """Read the environment variables of torchrun. Without them, there is a single process."""
         if environment.get("WORLD_SIZE", "1") == "1":
             return cls(rank=0, size=1, local_rank=0)
         try:
@@ -158,7 +158,7 @@ def _choose_device(kind: str, info: RankInfo) -> None:
     if kind == "cpu":
         return
     if kind != "cuda":
-        raise UsageError(f"expected cpu or cuda for several processes, got {kind}")
+        raise UsageError(f"expected the device cpu or cuda for several processes, got {kind}")
     if info.local_rank >= torch.cuda.device_count():
         raise UsageError(
             f"expected a GPU for each process, got local rank {info.local_rank} on a machine with "
@@ -186,7 +186,7 @@ def _translate_errors() -> Generator[None]:
 def _watch_launcher() -> Generator[None]:
     """End this process when torchrun dies.
 
-    The process first gets SIGTERM, as from torchrun itself, so that the run can write a checkpoint.
+    The process first gets SIGTERM, as torchrun sends it, so that the run can write a checkpoint.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield

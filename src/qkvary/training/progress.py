@@ -28,7 +28,7 @@ OUTLIER_DEVIATIONS = 8.0
 LONGEST_SPIKE = 50
 """Number of consecutive outliers after which the run counts as diverged."""
 MIN_OUTLIER_SHARE = 0.1
-"""Losses below this fraction of the first loss are never outliers: the losses of a nearly solved
+"""Fraction of the first loss below which a loss is never an outlier. The losses of a nearly solved
 task vary by large factors."""
 Phase = Literal["training", "evaluation", "other"]
 
@@ -42,9 +42,9 @@ class GuardState:
     far_off: int = 0
     """Number of consecutive outliers so far."""
     skipped: list[int] = field(default_factory=list[int])
-    """Recent steps skipped because their loss or gradient was not finite."""
+    """Recent steps that were skipped because their loss or gradient was not finite."""
     large: int = 0
-    """Number of steps skipped because their gradient was too large."""
+    """Number of steps that were skipped because their gradient was too large."""
 
 
 class Guards:
@@ -54,7 +54,7 @@ class Guards:
         self.config, self.state = config, state
 
     def allows(self, step: int, *, loss: float, norm: float) -> bool:
-        """Return whether a step may update the weights; False skips it."""
+        """Return whether a step may update the weights. Otherwise the step is skipped."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             is_loss = not math.isfinite(loss)
             self._skip(step, f"the loss is {loss}" if is_loss else f"the gradient norm is {norm}")
@@ -75,7 +75,7 @@ class Guards:
         if len(self.state.skipped) > self.config.max_skips:
             raise DivergedError(
                 f"{what} at step {step}, and {len(recent)} of the {SKIP_WINDOW} steps before it "
-                "were not finite either; the earlier weights were kept"
+                "were not finite; the earlier weights were kept"
             )
 
     def _check_spike(self, step: int, loss: float) -> None:
@@ -108,7 +108,7 @@ class Event:
     """Completed steps."""
     steps: int
     part: float = 0.0
-    """Share of the next step's micro-batches that is done."""
+    """Share of the micro-batches of the next step that are done."""
     loss: float | None = None
     """The training loss, averaged over the steps since the last log entry."""
     warning: str = ""
@@ -117,7 +117,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestStep:
-    """The step with the best validation metric so far; the first if several are equal."""
+    """The step with the best validation metric so far, the first one if several are equal."""
 
     step: int
     metric: float
@@ -131,13 +131,13 @@ class RunState:
     step: int = 0
     """Completed steps."""
     loss_sum: float = 0.0
-    """Sum of the training losses not logged yet."""
+    """Sum of the training losses that are not logged yet."""
     loss_count: int = 0
     train_loss: float = math.nan
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
     best: BestStep | None = None
-    """The best validation so far, if the run tests the weights of its best step."""
+    """The best validation so far, if ``test_at`` is ``best``."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
@@ -161,7 +161,7 @@ class RunState:
         return cls(**fields)
 
     def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
-        """Return the metrics for a run's outcome."""
+        """Return the metrics of the run, including the given scores of the test."""
         best = {} if self.best is None else {"best_step": self.best.step}
         return {
             "steps": self.step,
@@ -173,7 +173,7 @@ class RunState:
         }
 
     def timing(self) -> dict[str, float]:
-        """Return the seconds by phase, and the steps per second of training."""
+        """Return the seconds of each phase, and the steps per second of training."""
         training_seconds = self.seconds["training"]
         return {
             "training_seconds": training_seconds,
@@ -185,7 +185,7 @@ class RunState:
 
 
 class Stopwatch:
-    """Attributes the seconds of a run to its phases."""
+    """Measures the seconds that a run spends in each phase."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
@@ -208,12 +208,12 @@ class Callbacks:
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
     generate: "Generate | None" = None
-    """Greedy decoding, for the scores of tasks that decode."""
+    """The function for greedy decoding, which some tasks need for their scores."""
     sample: Callable[[Any], str] | None = None
-    """Generates a text from the network at each validation, for the log. It must restore the state
-    of the global generator."""
+    """Generates a text from the network, which is logged at each validation. It must restore the
+    state of the global random generator."""
     network_steps: frozenset[int] = frozenset()
-    """Steps after which ``on_network`` is called; 0 is before the first."""
+    """Steps after which ``on_network`` is called; 0 is the state before the first step."""
     on_network: Callable[[int, Any], None] = ignore
     """Called with the number of completed steps and the network; training continues afterwards."""
 

@@ -12,9 +12,9 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 
 CUT_EVENT = "cut"
-"""The event that records that lines before it are missing."""
+"""Name of the event that marks a place where lines of the log are missing."""
 _AFTER_CHECKPOINT = {"skipped", "diverged", "test", CUT_EVENT}
-"""Events that come after a checkpoint of the same step."""
+"""Names of events that are logged after the checkpoint of the same step."""
 
 
 def open_log(path: Path, mark: FileEntry, step: int) -> tuple[Journal, str]:

@@ -1,6 +1,6 @@
 """Copies the log of a run to an experiment tracker. Torch-free until a tracker is opened.
 
-The log itself is the run's ``metrics.jsonl``; a copy is never read back, and no error of a tracker
+The log itself is the run's ``metrics.jsonl``. A copy is never read back, and no error of a tracker
 ends a run.
 """
 
@@ -38,7 +38,7 @@ class _Opened(NamedTuple):
 
 
 def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
-    """Open a tracker; event files of TensorBoard are in ``FOLDER/tensorboard/PROJECT/NAME/``."""
+    """Open a tracker. TensorBoard writes to ``FOLDER/tensorboard/PROJECT/NAME/``."""
     if tracker == "tensorboard":
         directory = run.folder / "tensorboard" / run.project / run.name
         # Hides entries from this step on, left by an earlier process that was killed.
@@ -67,7 +67,7 @@ def require_tracker(name: str) -> None:
 
 
 class LogCopy:
-    """Copies the log of one run to a tracker, which is opened when the first entry arrives."""
+    """Copies the log of one run to a tracker. The first entry opens the tracker."""
 
     def __init__(
         self, tracker: TrackerName | None, run: TrackedRun, warn: Callable[[str], None]
@@ -95,7 +95,7 @@ class LogCopy:
             self._opened.log(values, step=step)
 
     def close(self) -> None:
-        """End the copy."""
+        """Close the tracker."""
         if self._opened is not None:
             with self._guard():
                 self._opened.finish()
@@ -103,7 +103,7 @@ class LogCopy:
 
     @contextmanager
     def _guard(self) -> Generator[None]:
-        """If the tracker fails, stop copying the log to it, and let the run continue."""
+        """Return a context that stops the copying, but not the run, if the tracker fails."""
         try:
             # Libraries announce themselves; standard output is for results.
             with redirect_stdout(sys.stderr):

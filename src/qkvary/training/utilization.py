@@ -50,7 +50,7 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 
 
 def product_flops_per_second(run: RunConfig) -> float:
-    """Return the FLOPs per second of a matmul of large square matrices, computed like the run.
+    """Return the FLOPs per second of multiplying large square matrices, executed like the run.
 
     The result is the median of five repeats after one warm-up.
     """
