@@ -52,14 +52,14 @@ def test_room_is_counted_by_head(
     counted = [count_directions(head) for head in heads]
     assert counted == [2 if spectrum is FITS else 4 for spectrum in spectra]
     sentence = find_answers(change_layers(analysis, key_values=heads))[-1]
-    assert f"in {found} of 6 heads: 99 %" in sentence
+    assert f"in {found} of 6 heads. Per head, 99 %" in sentence
     assert sentence.endswith(f"lies in {directions} directions, and one tensor has room for 2.")
 
 
 def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     analysis = make_analysis("Q-K=V")
     answers = find_answers(analysis)
-    assert answers[0] == "Key and value are one tensor in all 3 layers: nothing is left to tie."
+    assert answers[0] == "Key and value are one tensor in all 3 layers, so there is nothing to tie."
     assert answers[1].startswith("Attention has an asymmetry of 0.")
     assert not any("forecast" in caveat for caveat in find_caveats(analysis))
     for layer in analysis.layers:
@@ -69,7 +69,7 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     answers = find_answers(dataclasses.replace(analysis, layers=mixed))
     assert "(mean of the 1 layer with separate keys and values)" in answers[0]
     assert answers[-2].startswith("The key and the value of a head fit into one tensor in ")
-    assert " of 4 heads:" in answers[-2]
+    assert " of 4 heads." in answers[-2]
     assert answers[-1] == "In 2 more layers, key and value are one tensor already."
 
 

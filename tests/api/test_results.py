@@ -76,7 +76,9 @@ def test_tables_have_unrounded_figures() -> None:
     tables = ("variants", "engines", "quality-300M", "quality-1.2B")
     assert RESULTS["plan"].tables == tables
     assert len(RESULTS["plan"].to_pandas("quality-300M")) == 8
-    with pytest.raises(ValueError, match="expected a table, got 'engine'; did you mean engines"):
+    with pytest.raises(
+        ValueError, match="expected the name of a table, got 'engine'; did you mean engines"
+    ):
         RESULTS["plan"].to_pandas("engine")
 
 

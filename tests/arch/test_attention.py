@@ -57,7 +57,7 @@ def test_widths_follow_the_heads(label: str, widths: dict[str, int]) -> None:
         ("QKV", {"d_model": 25}, "expected d_model divisible by num_heads, got 25 and 4"),
         ("QKV", {"dropout": 1.0}, "expected dropout in [0, 1), got 1.0"),
         ("GQA-3", {}, "expected KV heads that divide 4 query heads, got 3; choices: 1, 2, 4"),
-        ("I-K-V", {"head_dim": 5}, "where a role is the layer input, got 4 * 5"),
+        ("I-K-V", {"head_dim": 5}, "query, key or value is the layer input, got 4 * 5"),
         ("QKV@rotary", {"head_dim": 1}, "expected at least 2 channels per head for rotary, got 1"),
         ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
         ("QKV", {"head_dim": 0}, "head_dim of AttentionConfig in 1 ... 2^40, got 0"),

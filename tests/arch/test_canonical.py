@@ -124,7 +124,7 @@ def test_a_field_that_was_added_later_counts_where_it_is_not_its_default() -> No
 
 
 def test_a_kind_belongs_to_one_class() -> None:
-    with pytest.raises(ValueError, match="expected a separate kind for Other, got 'Old', the"):
+    with pytest.raises(ValueError, match="that no other class has, got 'Old', the"):
 
         @stored("Old")
         class Other:
@@ -139,7 +139,7 @@ def test_a_kind_belongs_to_one_class() -> None:
         ({"tied_head": 1}, "expected LanguageModelConfig.tied_head to be bool, got 1"),
         ({"positions": "lerned"}, "got 'lerned'; did you mean learned?"),
         ({"kind": "EncoderConfig"}, "of kind LanguageModelConfig, got 'EncoderConfig'"),
-        ({"attention": [to_dict(LAYER)]}, "expected one attention layer for all or 2, got 1"),
+        ({"attention": [to_dict(LAYER)]}, "or one for each of the 2 layers, got 1"),
         ({"block": {"d_ff": 0}}, "expected d_ff of BlockConfig in 1 ... 2^40, got 0"),
         ({"block": {"activation": "relu"}}, "expected the keys d_ff in LanguageModelConfig.block"),
         ({"block": 3}, "expected LanguageModelConfig.block to be dict, got 3"),

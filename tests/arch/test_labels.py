@@ -96,7 +96,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ),
         ("GQA-2/2", "expected the number of KV heads once, got 'GQA-2/2'"),
         ("Q-K=V/two", "heads after '/', as in Q-K=V/4, got 'Q-K=V/two'"),
-        ("QKV@foo", "expected options from relative, alibi, rotary, "),
+        ("QKV@foo", "expected one of the options relative, alibi, rotary, "),
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
         ("QKV@linear@linear-relu", "expected one core option, got two in 'QKV@linear@linear-relu'"),
         ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),
@@ -115,7 +115,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         *(
             (
                 f"{label}@latent-4",
-                "expected, for a latent, a key and a value that share one full-rank projection",
+                "expected a key and a value that share one full-rank projection",
             )
             for label in ("QKV", "Q=K=V", "Q-K[r3]=V")
         ),
@@ -123,14 +123,14 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         *(
             (
                 f"Q=K=V@diag-mean@{option}",
-                "expected a query and a key that are the same tensor for ",
+                "expected query and key to be the same tensor for ",
             )
             for option in ("kv-norm", "decoupled-2")
         ),
         ("QKV*3,Q-K=V", "expected a number of layers after each variant, as in QKV*3"),
         ("QKV*x,Q-K=V*2", "expected a number of layers after each variant"),
         ("QKV*0,Q-K=V*2", "expected numbers of layers of at least 1"),
-        ("QKV*3", "the one variant of all layers is QKV"),
+        ("QKV*3", "write QKV for all layers"),
         ("QKV*3,Q-L=V*3", "did you mean Q-K=V"),
     ],
 )

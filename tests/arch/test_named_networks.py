@@ -28,7 +28,7 @@ def test_another_variant_keeps_the_positions_of_the_network() -> None:
 
 
 def test_an_unknown_name_gets_a_near_one_or_all() -> None:
-    with pytest.raises(ValueError, match="expected a network, got 'lm-300'; did you mean lm-300m"):
+    with pytest.raises(ValueError, match="name of a network, got 'lm-300'; did you mean lm-300m"):
         find_network("lm-300")
     with pytest.raises(ValueError, match=r"got 'zzz'; choices: lm-300m, lm-300m-poster,"):
         find_network("zzz")

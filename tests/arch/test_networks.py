@@ -29,7 +29,7 @@ def make_encoder(**fields: object) -> EncoderConfig:
     [
         ({"num_layers": 0}, "expected num_layers of EncoderConfig in 1 ... 2^40, got 0"),
         ({"vocabulary": 0}, "expected vocabulary of EncoderConfig in 1 ... 2^40, got 0"),
-        ({"attention": (LAYER,) * 3}, "expected one attention layer for all or 2, got 3"),
+        ({"attention": (LAYER,) * 3}, "or one for each of the 2 layers, got 3"),
         ({"attention": (LAYER, AttentionConfig(d_model=8, num_heads=2))}, "expected attention lay"),
         ({"classes": 0}, "expected classes of EncoderConfig in 1 ... 2^40, got 0"),
     ],

@@ -19,8 +19,8 @@ LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
         ({"form": "yarn", "original_tokens": 0}, "expected original_tokens of RotaryScaling in 1 "),
         ({"form": "yarn", "slow": 32.0}, "expected slow below fast for yarn"),
         ({"form": "dynamic", "factor": 0.5}, "a factor of at least 1 for dynamic, got 0.5"),
-        ({"form": "longrope"}, "as many short as long divisors, only for longrope, got 0 and 0"),
-        ({"form": "linear", **LISTS}, "divisors, only for longrope, got 2 and 2 for linear"),
+        ({"form": "longrope"}, "none for other forms, got 0 and 0 for longrope"),
+        ({"form": "linear", **LISTS}, "none for other forms, got 2 and 2 for linear"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:

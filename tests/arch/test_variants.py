@@ -22,14 +22,14 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
     ("fields", "words"),
     [
         ({"sharing": TIED, "query_form": "residual"}, "made from k; choices: Q[residual]-K-V"),
-        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query made from q, which neither"),
-        ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
+        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query made from q, which only"),
+        ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key with a shared projection"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),
         ({"sharing": TIED, "num_kv_heads": 2}, "fewer heads than the query (KV heads: 2)"),
         ({"sharing": IDENTITY_KEY, "num_kv_heads": 1}, "the number of KV heads is set (to 1)"),
         (
             {"sharing": IDENTITY_KEY, "k_rank": Rank(3)},
-            "a learned key with a k_rank, got the layer input",
+            "a learned key for a k_rank, got the layer input",
         ),
         ({"sharing": Q_K, "v_rank": Rank(3)}, "got a value made from k"),
         ({"sharing": QKV_SHARING, "window": 0}, "a window of at least 1 token, got 0"),

@@ -101,7 +101,7 @@ REFUSED = {
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected the file piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected --tasks with the options of tasks",
+        "bytes --data text --against x": "expected --tasks with options such as --fewshot",
         "bytes --tasks piqa --fewshot -1": "fewshot: expected at least 0, got -1",
     },
     "export": {

@@ -30,4 +30,4 @@ def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
     monkeypatch.setattr(StudyRunner, "run", stop)
     assert main(["study", "mine.py"]) == 130
     assert reloads not in page.read_text("utf-8")
-    assert said == [f"results so far, refreshed as they come: {page.relative_to(tmp_path)}", ""]
+    assert said == [f"results so far, updated during the study: {page.relative_to(tmp_path)}", ""]

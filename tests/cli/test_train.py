@@ -121,7 +121,7 @@ def test_a_device_that_is_not_here_is_refused_first(places: Path, typed: Typed) 
     assert "expected a device of this machine" in typed.error(*absent)
     assert {path.name for path in places.iterdir()} == {"mine.txt"}
     _, said = typed.both(*absent, "--dry-run")
-    assert "this machine cannot train it: expected a device of this machine" in said
+    assert "this machine cannot run this training: expected a device of this machine" in said
     typed(*command(places))
     assert "expected a device of this machine" in typed.error(*absent)
     assert len(list((places / "runs" / "trainings").iterdir())) == 1

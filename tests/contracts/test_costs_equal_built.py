@@ -189,7 +189,7 @@ def test_layers_that_share_differently() -> None:
             one.with_variant(parse_label("QKV*1,Q-K=V*2"))
     with pytest.raises(
         ValueError,
-        match="expected one attention layer for all shared blocks, got several",
+        match="expected one attention configuration for shared blocks, got several",
     ):
         dataclasses.replace(plain, shared_blocks=True).with_variant(wanted)
 

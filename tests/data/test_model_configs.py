@@ -98,7 +98,7 @@ def test_unknown_references(reference: str, hub: dict[str, bytes | Exception]) -
         (b"\xff\xfe{}", "got something else: 'utf-8' codec can't decode byte 0xff"),
         (b"[]", "got a list"),
         (b'{"a": 1, "a": 1}', "got something else: a JSON object holds the same key twice"),
-        (b'{"a": NaN}', "got something else: bare NaN is not JSON"),
+        (b'{"a": NaN}', "got something else: NaN is not valid JSON"),
         (b"[" * 400_000, "got something else: expected at most 100 levels of JSON"),
     ],
 )

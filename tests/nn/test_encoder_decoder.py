@@ -176,8 +176,8 @@ def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
         ("QKV", {"embedding_dropout": 1.0}, "embedding_dropout in"),
         ("QKV", {"padding": 7}, "a padding token in both vocabularies, got 7"),
         ("QKV", {"block": BlockConfig(d_ff=19, norm_placement="post")}, "the norm placement pre"),
-        ("QKV@w4", {"cross_sharing": "same"}, "cross attention without a linear core, a window"),
-        ("QKV@linear", {"cross_sharing": "same"}, "cross attention without a linear core, a win"),
+        ("QKV@w4", {"cross_sharing": "same"}, "no linear core, window, stride or diagonal"),
+        ("QKV@linear", {"cross_sharing": "same"}, "no linear core, window, stride or diagonal"),
         ("QKV@linear@decay-fixed", {}, "an encoder-decoder without a decay"),
     ],
 )

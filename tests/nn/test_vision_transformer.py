@@ -100,7 +100,7 @@ def test_dropout_on_the_input_is_for_training() -> None:
         ({"input_dropout": 1.0}, r"expected input_dropout in \[0, 1\), got 1.0"),
         (
             {"attention": AttentionConfig(d_model=12, num_heads=3, causal=True)},
-            "expected bidirectional layers over patches, got a causal layer",
+            "expected bidirectional layers in a vision transformer, got a causal layer",
         ),
     ],
 )

@@ -112,7 +112,10 @@ def test_a_document_is_read() -> None:
     [
         ({"kind": "opinion"}, "claim made-up-1: expected one of the kinds .*, got 'opinion'"),
         ({"quantifier": "most"}, "claim made-up-1: expected some or every .*, got 'most'"),
-        ({"judges": [{"belief": 1}]}, r"expected a judge with figure, .*, got \['belief'\]"),
+        (
+            {"judges": [{"belief": 1}]},
+            r"expected a judge with a key figure, .*, got the keys \['belief'\]",
+        ),
         ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),
         ({"judges": [{"compare": [["a", "b"]], "above": 2, "below": 1}]}, "expected a range"),
     ],

@@ -51,7 +51,7 @@ def test_every_planted_value_is_found(stored: list[dict[str, Any]]) -> None:
         for field in part.keys() - {"name", "findings"}:
             planted = stored[0]["findings"][1] if place else stored[0]
             planted[field] = 0.5
-            said = f"{name}: {place}{field} is 0.5, but {part[field]!r} follows"
+            said = f"{name}: {place}{field} is 0.5, expected {part[field]!r}"
             assert find_wrong(stored, [judged]) == [said]
             del planted[field]
             assert find_wrong(stored, [judged]) == [said.replace("0.5", "nothing")]

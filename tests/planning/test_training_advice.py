@@ -48,7 +48,7 @@ def test_advice_on_the_papers_network() -> None:
     best = next(row for row in rows if row.label == "Q-MQA").plan.macs_per_token
     assert first.startswith(
         "Of the variants on the published frontier of arithmetic and quality, Q-MQA needs the "
-        "fewest multiply-accumulates, "
+        "fewest multiply-accumulates: "
         f"{100 * (1 - best / base):.1f} % fewer"
     )
     assert "448k against 427k tokens/s" in second

@@ -123,7 +123,7 @@ def test_bytes_that_do_not_arrive_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable.os, "write", lambda _descriptor, view: len(view))
-    with pytest.raises(ResourceError, match="0 bytes arrived of 5"):
+    with pytest.raises(ResourceError, match="expected a file of 5 bytes, got 0"):
         atomic_write_file(tmp_path / "a", b"after")
     assert names(tmp_path) == []
 

@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ResourceError) as refused:
         require_memory(2**31, "a tower takes", "build lower")
     assert str(refused.value) == (
-        "a tower takes at least 2 GiB of memory, 1 MiB are free; build lower"
+        "a tower takes at least 2 GiB of memory, but 1 MiB are free; build lower"
     )
 
 

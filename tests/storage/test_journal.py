@@ -47,7 +47,7 @@ def test_a_torn_line_in_the_middle_is_reported_and_skipped() -> None:
         data = b"".join([*lines[:3], lines[3][:cut], b"\n", *lines[4:]])
         seen = parse_journal(data, where="log")
         assert list(seen.events) == EVENTS[:3] + EVENTS[4:]
-        assert seen.problems == ("log, line 4: the line is torn or was changed",)
+        assert seen.problems == ("log, line 4: the line is incomplete or was changed",)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_changed_bit_is_noticed() -> None:
         for bit in range(8):
             changed = bytearray(line)
             changed[position] ^= 1 << bit
-            message = "holds zeroed bytes" if 0 in changed else "is torn or was changed"
+            message = "holds zeroed bytes" if 0 in changed else "is incomplete or was changed"
             with pytest.raises(ValueError, match=f"^the line {message}$"):
                 from_line(bytes(changed))
 

@@ -42,7 +42,7 @@ def test_the_key_of_a_run_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_network_may_be_given_by_its_name() -> None:
     setting = dataclasses.replace(STUDY.settings[0], network="lm-10m")  # type: ignore[arg-type]
     assert setting.network == find_network("10M")
-    with pytest.raises(ValueError, match="expected a network, got 'lm-9m'"):
+    with pytest.raises(ValueError, match="expected the name of a network, got 'lm-9m'"):
         dataclasses.replace(setting, network="lm-9m")  # type: ignore[arg-type]
 
 

@@ -85,7 +85,7 @@ def test_a_changed_line_is_left_out_and_named(path: Path, line: int) -> None:
     change_digit(path, line)
     found = path.read_bytes()
     damage = resume(path, mark)
-    assert damage.startswith(f"{path}, line {line + 1}: the line is torn or was changed; ")
+    assert damage.startswith(f"{path}, line {line + 1}: the line is incomplete or was changed; ")
     assert (path.parent / "damaged-1" / "metrics.jsonl").read_bytes() == found
     cut = {"event": "cut", "step": 20, "copy": "damaged-1"}
     assert events(path) == [*BEFORE[:line], *BEFORE[line + 1 :], cut]

@@ -1,4 +1,4 @@
-"""Turns the results of an analysis into answers: plain sentences, derived by rule.
+"""Turns the results of an analysis into answers in plain sentences, by fixed rules.
 
 Never imports torch.
 """
@@ -13,16 +13,16 @@ from qkvary.text.names import count
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Up to this difference of shares, key and value count as about as alike as random ones."""
+"""Keys and values are "about as alike" as random projections below this difference of shares."""
 LARGE_SCORE_CHANGE = 1.0
 """A second-order forecast is not trusted if scores change by more than this."""
 LARGE_FORECAST = 0.5
 """A second-order forecast is not trusted if it exceeds this, in nats per token."""
 ENERGY = 0.99
 MOST_NOISE = 2.0
-"""The text is too short if the forecast is more than this many times the fitted forecast."""
+"""The text is called too short if forecast / fitted forecast exceeds this ratio."""
 TOKENS_PER_INPUT_CHANNEL = 10
-"""The input's covariance is called uncertain with fewer tokens per channel than this."""
+"""Minimum tokens per input channel; with fewer, a caveat calls the covariance uncertain."""
 
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
@@ -32,15 +32,15 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     if not separate:
         where = _all_layers(shared, shared)
         return (
-            f"Key and value are one tensor in {where}: nothing is left to tie.",
+            f"Key and value are one tensor in {where}, so there is nothing to tie.",
             _say_asymmetry(analysis),
         )
     found = [_say_likeness(separate, analysis)]
     if any("rotary" in layer.label for layer in separate):
         found.append(
-            "Keys are rotated, so they cannot be tied to values in the unchanged network: before "
-            "the rotation, a key would have to be computed from the shared tensor by a map, and "
-            "the query cannot absorb that map. The forecasts assume that the layer has such a map."
+            "Keys are rotated, so they cannot be tied to values in the unchanged network. The "
+            "layer needs a map that computes the key from the shared tensor before the rotation, "
+            "and the query cannot absorb this map. The forecasts assume that the layer has the map."
         )
     found += [*_say_cost(separate, analysis), _say_room(separate)]
     if shared:
@@ -54,10 +54,10 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is a second-order estimate on this text. It assumes one tensor for key "
-            "and value, chosen on half of the text, with query and output adapted to it, and "
-            "treats changes of different tokens as independent. It serves to compare layers and "
-            "is not an upper bound: if query and output are adapted less, tying costs more."
+            "The forecast is a second-order estimate on this text, for comparing layers. It is "
+            "not an upper bound: it assumes that query and output are adapted to the tensor for "
+            "key and value, and with less adaptation tying costs more. The tensor is chosen on "
+            "half of the text. Changes of different tokens are treated as independent."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
@@ -67,7 +67,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
             "estimation error. Use more text with --tokens."
         )
     found.append(
-        "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
+        "Cosines and ranks of weights depend on the basis of each head, which is arbitrary. They "
         "are shown for comparison with published numbers."
     )
     return tuple(found)
@@ -92,9 +92,9 @@ def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) ->
     if abs(explained - chance) < ALIKE_MARGIN:
         verdict = "about as alike as"
     return (
-        f"Keys and values are {verdict} two random projections of the same text: a linear map of "
-        f"the key predicts {percent(explained, 0)} of what the value adds to the output, and "
-        f"{percent(chance, 0)} with random projections "
+        f"Keys and values are {verdict} two random projections of the same text. A linear map of "
+        f"the key predicts {percent(explained, 0)} of the value's contribution to the output; "
+        f"for random projections, this share is {percent(chance, 0)} "
         f"(mean of {_all_layers(len(layers), len(analysis.layers))})."
     )
 
@@ -116,8 +116,8 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
         where = count(len(lost), "layer") if trusted else where
         most = max(layer.score_change for layer in lost)
         yield (
-            f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
-            f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
+            f"The cost of tying in {where} cannot be forecast. One tensor would change scores by "
+            f"up to {real(most, 2)} (root mean square), so the loss can rise by much more than the "
             f"{total} nats per token of the second-order forecast."
         )
 
@@ -132,10 +132,10 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
         )
     elif found > MOST_NOISE * fitted:
         yield (
-            "The text is short for a forecast. For these layers the forecast is "
-            f"{_nats(found)} nats per token on text that was not used to choose the tensors, but "
-            f"{_nats(fitted)} on the text that was used. With more text (--tokens), the two "
-            "numbers approach each other, and the forecast falls."
+            "The text is short for a forecast. The forecast for these layers is "
+            f"{_nats(found)} nats per token, but only {_nats(fitted)} if the tensors are evaluated "
+            "on the text on which they were chosen. With more text (--tokens), the two numbers "
+            "approach each other, and the forecast falls."
         )
 
 
@@ -156,8 +156,8 @@ def _say_room(layers: Sequence[LayerAnalysis]) -> str:
     fitting = sum(used <= size for used, size in zip(directions, sizes, strict=True))
     return (
         f"The key and the value of a head fit into one tensor in {fitting} of "
-        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of their joint energy lies in "
-        f"{_span(directions)} directions, and one tensor has room for {_span(sizes)}."
+        f"{count(len(heads), 'head')}. Per head, {percent(ENERGY, 0)} of their joint energy lies "
+        f"in {_span(directions)} directions, and one tensor has room for {_span(sizes)}."
     )
 
 
@@ -171,8 +171,8 @@ def _say_asymmetry(analysis: NetworkAnalysis) -> str:
     found = fmean(head.asymmetry for head in heads)
     mask = fmean(head.mask_asymmetry for head in heads)
     return (
-        f"Attention has an asymmetry of {fixed(found, 2)}, where 0 means symmetric; if the scores "
-        f"were symmetric, the causal mask alone would give {fixed(mask, 2)}."
+        f"Attention has an asymmetry of {fixed(found, 2)}, where 0 means symmetric. With symmetric "
+        f"scores, the causal mask alone would cause {fixed(mask, 2)}."
     )
 
 

@@ -20,7 +20,7 @@ from qkvary.nn.role_maps import LinearMap, RoleMaps, make_role_maps
 
 
 class LayerStatistics:
-    """Accumulates the sums for one layer while a text is read."""
+    """Accumulates the statistics of one layer, window by window."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
         self.attention, self.number, self.seed = attention, number, seed
@@ -118,7 +118,7 @@ class LayerStatistics:
 
 
 def _scaled_maps(attention: Attention) -> RoleMaps:
-    """Return the role maps, with the gains of query and key norms multiplied into them."""
+    """Return the maps of query, key and value, with the gains of the norms multiplied into them."""
     maps = make_role_maps(attention)
     scaled: list[LinearMap] = []
     for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm)):

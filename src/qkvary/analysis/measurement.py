@@ -27,11 +27,11 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.progress_line import Progress, ignore
 
 LONGEST_CONTEXT = 1024
-"""Default context for networks whose maximum is longer, in tokens."""
+"""Default context in tokens if the maximum of the network is longer."""
 MAP_TOKENS = 48
-"""Number of tokens at the start of the first window whose attention is shown."""
+"""Number of tokens in the attention maps, from the start of the first window."""
 TOKENS_PER_HEAD_CHANNEL = 4
-"""Minimum tokens per channel of a head; with fewer, even random keys and values seem alike."""
+"""Minimum tokens per channel of a head. With fewer, even random keys and values seem alike."""
 
 FEWEST_TOKENS = 2
 """Minimum tokens per window: one to read and one to predict."""
@@ -133,7 +133,7 @@ def analyze_windows(
 def read_windows(
     documents: Iterable[Document], tokenizer: Tokenizer, *, tokens: int, context: int
 ) -> Iterator[Int[Tensor, " tokens"]]:
-    """Yield windows of tokens in order, each of them from a single document.
+    """Yield windows of tokens in order. No window contains tokens of two documents.
 
     A document starts with the tokenizer's beginning token. If the tokenizer has no such token, the
     document ends with the separator. Windows of a single token are left out, and only the part of a
@@ -153,7 +153,10 @@ def read_windows(
 
 @contextmanager
 def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
-    """Yield the network, frozen in evaluation mode, or a float32 copy; restore the network."""
+    """Yield the network, frozen and in evaluation mode, and restore its state afterwards.
+
+    A half-precision network is replaced by a float32 copy.
+    """
     try:
         check_layers(network)
     except ValueError as error:
@@ -207,7 +210,10 @@ def _check_tokens(network: LanguageModel, window: Tensor) -> None:
 
 
 def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Return every layer's attention maps of the first tokens, with zeros for missing heads."""
+    """Return the attention maps of all layers for the first tokens.
+
+    Layers with fewer heads are padded with zeros.
+    """
     heads = max(len(one) for one in weights)
     size = min(MAP_TOKENS, weights[0].shape[-1])
     kept = np.zeros((len(weights), heads, size, size))

@@ -1,4 +1,4 @@
-"""Second moments of a layer over a text, added up window by window in float64.
+"""Sums of second moments of a layer over the windows of a text, in float64.
 
 Memory does not grow with the text.
 """
@@ -67,7 +67,7 @@ class LayerMoments:
         return found + share * torch.eye(len(found), dtype=found.dtype, device=found.device)
 
     def pair_covariance(self) -> Float[Tensor, "kv_heads joint joint"]:
-        """Return the covariance of normalised keys and values, keys first."""
+        """Return the covariance of [k, v] for normalised keys k and values v."""
         mean = self.pair_sum / self.tokens
         return self.pair_products / self.tokens - mean[..., None] * mean[:, None]
 
@@ -76,11 +76,11 @@ class LayerMoments:
         return self.query_products / self.tokens
 
     def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
-        """Return the second moment of the gradients with respect to key and value, keys first."""
+        """Return the second moment of the gradients with respect to key and value, as [k, v]."""
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
-        """Return the curvature of each half of the windows. One window serves as both halves."""
+        """Return the curvature of each half of the windows. A single window serves as both."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
         return tuple(map(torch.div, self.gradient_products, self.half_tokens))
@@ -89,10 +89,11 @@ class LayerMoments:
 def scaled_queries(
     reading: LayerReading, generator: torch.Generator
 ) -> Float[Tensor, "heads tokens head_dim"]:
-    """Return scaled queries whose products with unrotated keys are scores.
+    """Return queries, scaled such that their products with unrotated keys are scores.
 
-    With rotation, one visible key is drawn for each query, and the query is rotated back by that
-    key's position. Under a soft cap, it is also multiplied by the slope at that key's score.
+    In a rotary layer, one visible key is drawn for each query, and the query is rotated back by the
+    position of that key. Under a soft cap, one visible key is also drawn, and the query is
+    multiplied by the slope of the cap at the score of that key.
     """
     scores, rotation, config = reading.scores, reading.rotation, reading.attention.config
     factor = scores.scale / scores.temperature

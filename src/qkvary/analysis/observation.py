@@ -30,7 +30,7 @@ class LayerReading(NamedTuple):
     input: Float[Tensor, "tokens d_model"]
     """The input of the layer."""
     scores: Scores
-    """Query and key as the softmax reads them, and the score terms."""
+    """The query, the key and the score terms from which the softmax is computed."""
     rotation: Rotation | None
     """The rotation of query and key."""
     key: Float[Tensor, "kv_heads tokens head_dim"]
@@ -62,8 +62,8 @@ def read_window(
 
     At each position a token is drawn from the network's own prediction; the sampled loss is the sum
     of the cross entropies of these tokens. The second moment of its derivatives is the Gauss-Newton
-    curvature of the loss (the Fisher information); the derivatives for the text's own tokens would
-    not give it.
+    curvature of the loss (the Fisher information). The derivatives for the text's own tokens would
+    have another second moment.
     """
     with torch.enable_grad(), _observe(network) as calls:
         logits = network.head(network.features(tokens[None]))[0].float()
@@ -88,13 +88,14 @@ def check_layers(network: LanguageModel) -> None:
         is_made = variant.decoupled is not None or variant.latent is not None or variant.kv_norm
         if not is_plain or is_made or variant.query_form == "residual-gelu":
             raise ValueError(
-                "expected layers with a softmax over products of query and key, which are "
+                "expected layers with a softmax over products of queries and keys that are "
                 f"projections of the layer input, got {format_label(variant)} in layer {number}"
             )
 
 
 Call = tuple[LayerReading, Tensor, Tensor]
-"""A layer without derivatives, and the zeros added to its keys and values to obtain them."""
+"""The record of a layer without gradients, and the zero tensors that were added to its keys and
+values. The gradients are computed with respect to these tensors."""
 
 
 def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerReading:
@@ -109,7 +110,7 @@ def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerRe
 
 @contextmanager
 def _observe(network: LanguageModel) -> Generator[list[Call]]:
-    """Record all attention calls in a ``with`` block. A layer may be called several times."""
+    """Record all calls of attention layers in a ``with`` block, also repeated calls of a layer."""
     layers = [block.attention for block in network.stack.blocks]
     calls: list[Call] = []
     try:

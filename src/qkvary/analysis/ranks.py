@@ -13,13 +13,15 @@ from qkvary.nn.role_maps import RoleMaps
 
 SAMPLED_NUMBERS = 2**20
 MOST_SAMPLES = 64
-"""Maximum number of random matrices per shape, with ``SAMPLED_NUMBERS`` entries in all."""
+"""Maximum number of random matrices per shape. Fewer large matrices are drawn: they have
+about ``SAMPLED_NUMBERS`` entries in total."""
 
 
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
-    """Return the effective ranks of W_Q, W_K, W_V, whole and per head, and of W_Q W_K^T per head.
+    """Return the effective ranks of W_Q, W_K and W_V, and per head also of W_Q W_K^T.
 
-    Each matrix is compared with random matrices, which ``seed`` determines.
+    W_Q, W_K and W_V are measured as a whole and per head. Each matrix is compared with random
+    matrices, which ``seed`` determines.
     """
     found: list[RankReading] = []
     named: dict[MatrixName, Tensor] = {

@@ -13,20 +13,20 @@ MatrixName = Literal["query", "key", "value", "query-key"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveRank:
-    """The effective number of directions of a matrix, by six measures."""
+    """Six measures of the effective rank of a matrix, where sigma are its singular values."""
 
     entropy: float
-    """exp of the entropy of sigma / sum(sigma) (Roy and Vetterli 2007)."""
+    """Exponential of the entropy of sigma / sum(sigma) (Roy and Vetterli 2007)."""
     entropy_of_squares: float
-    """exp of the entropy of sigma^2 / sum(sigma^2)."""
+    """Exponential of the entropy of sigma^2 / sum(sigma^2)."""
     participation: float
-    """sum(sigma^2)^2 / sum(sigma^4)."""
+    """Participation ratio: sum(sigma^2)^2 / sum(sigma^4)."""
     energy_90: int
     """The smallest number of singular values that hold 90 % of sum(sigma^2)."""
     energy_95: int
-    """The smallest number that holds 95 %."""
+    """The smallest number of singular values that hold 95 % of sum(sigma^2)."""
     energy_99: int
-    """The smallest number that holds 99 %."""
+    """The smallest number of singular values that hold 99 % of sum(sigma^2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class RankReading:
     matrix: MatrixName
     """The weight; ``query-key`` is the product W_Q W_K^T of a head."""
     head: int | None
-    """The head, counted from 1; None for all heads side by side."""
+    """The head, counted from 1; None if the matrix contains all heads."""
     rows: int
-    """Number of rows: the channels of the layer input."""
+    """Number of rows, equal to the number of channels of the layer input."""
     columns: int
     found: EffectiveRank
     chance: EffectiveRank
@@ -51,15 +51,15 @@ class CosineReading:
     first: RoleName
     second: RoleName
     flattened: float | None
-    """The cosine of the two matrices as vectors; None if one is zero."""
+    """The cosine of the two matrices, read as vectors; None if one matrix is zero."""
     columns: float | None
-    """The mean cosine of corresponding channels, each a vector over the layer's width."""
+    """The mean cosine of corresponding channels. A channel is a vector over the layer's width."""
     heads: tuple[float | None, ...]
-    """The cosine of each head's part as a vector; one per head of the larger weight."""
+    """The cosine of each head, read as a vector; one per head of the weight with more heads."""
     deviation: float
-    """The standard deviation of ``flattened`` and ``columns`` for independent random matrices."""
+    """Standard deviation of the cosines in ``flattened`` and ``columns`` for random matrices."""
     head_deviation: float
-    """The standard deviation of a head's cosine for independent random matrices."""
+    """The standard deviation of the cosines in ``heads`` for random matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,38 +74,39 @@ class KeyValueReading:
     weight_cosines: tuple[float, ...]
     """Cosines of the principal angles between the row spaces of the two weights."""
     weight_overlap: float
-    """The mean of the squared cosines."""
+    """The mean of the squared ``weight_cosines``."""
     weight_chance: float
-    """``weight_overlap`` of random subspaces: the larger dimension over the width."""
+    """Expected ``weight_overlap`` of random subspaces: the larger dimension / the layer's width."""
     token_cosines: tuple[float, ...]
     """Canonical correlations between keys and values over the tokens."""
     token_overlap: float
-    """The mean of the squared cosines."""
+    """The mean of the squared ``token_cosines``."""
     token_chance: float
-    """``token_overlap`` of two random weights and the same tokens, sampled."""
+    """Mean ``token_overlap`` of random weights on the same tokens."""
     similarity: float
-    """CKA of keys as the queries see them and values as the output sees them."""
+    """Linear CKA of the keys weighted by the queries and the values weighted by the output."""
     similarity_chance: float
-    """``similarity`` of random directions with the head's own singular values, sampled."""
+    """Mean ``similarity`` of random weights that have the singular values of this head."""
     plain_similarity: float
-    """CKA of unchanged keys and values, which depends on their basis."""
+    """Linear CKA of the unweighted keys and values; it depends on the basis of the head."""
     explained: float
-    """The share of the value's output that a linear map of the key predicts (least squares)."""
+    """The share of the value's output that the best linear map of the key predicts."""
     explained_chance: float
-    """``explained`` of two random weights and the same tokens, sampled."""
+    """Mean ``explained`` of random weights on the same tokens."""
     spectrum: tuple[float, ...]
     """Singular values of the joint matrix; see :func:`subspaces.joint_spectrum`."""
     lost: float
-    """The share of this spectrum's energy that one tensor of ``head_dim`` channels drops: 0 if key
-    and value are equal, near 1/2 if they have nothing in common."""
+    """The share of the energy of ``spectrum`` that one tensor of ``head_dim`` channels loses. It is
+    0 if key and value are equal, and near 1/2 if they have nothing in common."""
     lost_chance: float
-    """``lost`` of random directions with the head's own singular values, sampled."""
+    """Mean ``lost`` of random weights that have the singular values of this head."""
     forecast: float
-    """The rise of the loss, in nats per token, on text that did not choose the tensor."""
+    """The forecast rise of the loss, in nats per token. Each half of the text evaluates the tensor
+    that was chosen on the other half."""
     fitted_forecast: float
-    """The same if the whole text both chooses and evaluates the tensor, which makes it too low."""
+    """The forecast if the tensor is chosen and evaluated on the same text; it is too low."""
     score_change: float
-    """The root mean square by which the forecast's tensor changes scores."""
+    """The root mean square change of the scores if one tensor replaces key and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,24 +118,25 @@ class AttentionReading:
     entropy: float
     """The mean entropy of a query's weights, in nats."""
     uniform_entropy: float
-    """The entropy of equal weights on all visible keys."""
+    """``entropy`` if each query attended equally to all visible keys."""
     distance: float
     """The mean distance from a query to the keys that it attends to, in tokens."""
     uniform_distance: float
-    """The mean distance with equal weights."""
+    """``distance`` if each query attended equally to all visible keys."""
     diagonal: float
     """The mean weight of a query on its own token."""
     uniform_diagonal: float
-    """The mean weight of a query on its own token with equal weights."""
+    """``diagonal`` if each query attended equally to all visible keys."""
     score_asymmetry: float
-    """|S - S^T| / |S + S^T| of the scores before mask and softmax: 0 if symmetric, near 1 if
-    neither symmetric nor antisymmetric."""
+    """The asymmetry |S - S^T| / |S + S^T| of the scores S before mask and softmax. It is 0 if S is
+    symmetric, and near 1 if S is neither symmetric nor antisymmetric."""
     unmasked_asymmetry: float
-    """The asymmetry of the softmax of all scores, without the causal mask."""
+    """The asymmetry of the softmax of the scores without a mask."""
     asymmetry: float
-    """The asymmetry of the attention weights, with the mask."""
+    """The asymmetry of the attention weights, for which the scores are masked."""
     mask_asymmetry: float
-    """The asymmetry that mask and normalisation alone cause: that of scores (S + S^T) / 2."""
+    """The asymmetry of the attention weights if the scores were (S + S^T) / 2, a symmetric matrix.
+    It is caused by mask and normalisation alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +160,12 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """The same share for random weights, averaged over KV heads."""
+        """``explained`` of random weights, averaged over KV heads."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
     def forecast(self) -> float:
-        """The forecast rise in loss, in nats per token, summed over KV heads."""
+        """The forecast rise of the loss, in nats per token, summed over KV heads."""
         return sum(head.forecast for head in self.key_values)
 
     @property

@@ -1,9 +1,9 @@
-"""Measures of what keys and values share, independent of the basis of a head.
+"""Measures of the directions that keys and values share, independent of the basis of a head.
 
-Query and key of a head may change their basis together without changing a score, and value and
-output together without changing an output. Of the measures in this module, only plain CKA depends
-on these bases. An offset that is the same for all keys or for all values need not be stored for
-each token, so the mean over tokens is subtracted.
+The basis of a head is arbitrary: if query and key change their basis together, the scores stay the
+same, and if value and output change theirs together, the output stays the same. Of the measures in
+this module, only plain CKA depends on the basis. The mean over tokens is subtracted first, because
+an offset that all keys or all values share need not be stored for each token.
 """
 
 from statistics import fmean
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SAMPLES = 8
-"""Number of pairs of random weights over which sampled values are averaged."""
+"""Number of pairs of random weights whose results are averaged."""
 
 Matrix = Float[Tensor, "rows columns"]
 
@@ -22,15 +22,15 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    F^T F is the covariance of the layer input X, so F W_K has the second moments of X W_K. If keys
-    are normalised, ``keys`` and ``values`` are instead the two halves of a square root of the
-    covariance of keys and values.
+    F^T F is the covariance of the layer input X, so F W_K has the same second moments as the keys
+    X W_K. If keys are normalised, ``keys`` and ``values`` are instead the two halves of a square
+    root of the covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
-    """F W_K."""
+    """F W_K, with the second moments of the keys."""
     values: Float[Tensor, "rows head_dim"]
-    """F W_V."""
+    """F W_V, with the second moments of the values."""
     queries: Float[Tensor, "head_dim head_dim"]
     """M_q: the second moment of the scaled queries, summed over the query heads of the group."""
     outputs: Float[Tensor, "head_dim head_dim"]
@@ -38,7 +38,7 @@ class HeadMoments(NamedTuple):
 
 
 def principal_cosines(one: Matrix, other: Matrix) -> Float[Tensor, " angles"]:
-    """Return the cosines of the principal angles between two column spaces, the largest first."""
+    """Return the cosines of the principal angles between two column spaces, in descending order."""
     left, right = orthonormal_basis(one), orthonormal_basis(other)
     if not min(left.shape[1], right.shape[1]):
         return one.new_zeros(0)
@@ -69,7 +69,7 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 def explained_share(head: HeadMoments) -> float:
     """Return the share of the value's output that a linear map M predicts from the key.
 
-    M is the least-squares solution of V ~ K M, which W_O absorbs. The result is a share of the
+    M is the least-squares solution of V ~ K M, and W_O can absorb it. The result is a share of the
     variance of V W_O: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
     """
     values = head.values @ square_root(head.outputs)
@@ -81,12 +81,13 @@ def joint_spectrum(
     seen: Float[Tensor, "*samples d_model head_dim"],
     read: Float[Tensor, "*samples d_model head_dim"],
 ) -> Float[Tensor, "*samples values"]:
-    """Return the singular values of [``seen``, ``read``], both halves scaled to equal energy.
+    """Return the singular values of the matrix [``seen``, ``read``].
 
-    ``seen`` has the keys as the queries see them, F W_K M_q^1/2, and ``read`` the values as the
-    output projection uses them, F W_V M_o^1/2; symbols are those of :class:`HeadMoments`. The
-    squares of all singular values add up to 1. One tensor of r channels that serves as key and
-    value loses at least the energy of all but the r largest singular values (Eckart and Young).
+    ``seen`` has the keys weighted by the queries, F W_K M_q^1/2. ``read`` has the values weighted
+    by the output projection, F W_V M_o^1/2. :class:`HeadMoments` defines the symbols. Both halves
+    are scaled to equal energy, and the squares of all singular values add up to 1. One tensor of r
+    channels for key and value keeps at most the energy of the r largest singular values (Eckart and
+    Young).
     """
     least = torch.finfo(seen.dtype).tiny
     halves = [
@@ -125,7 +126,7 @@ def sample_chance(
 ) -> tuple[float, float]:
     """Return the mean squared cosine and the mean explained share over pairs of key and value.
 
-    The shares are those of an output projection with W_O W_O^T = 1.
+    The shares assume an output projection with W_O W_O^T = 1.
     """
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
@@ -138,11 +139,12 @@ def sample_read_chance(
     values: Float[Tensor, "samples d_model directions"],
     scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
 ) -> tuple[float, float]:
-    """Return the mean similarity and the mean lost share of a head with random directions.
+    """Return the mean similarity and the mean lost share of a head with random singular vectors.
 
-    A random W_K with the head's M_q would depend on the basis of the head, so W_K M_q^1/2 and
-    W_V M_o^1/2 get random singular vectors and keep their singular values, ``scales``. ``keys`` and
-    ``values`` are F U for matrices U with random orthonormal columns.
+    The singular vectors of W_K M_q^1/2 and W_V M_o^1/2 are replaced by random ones. The singular
+    values, ``scales``, are kept. (A random W_K with the head's M_q would depend on the basis of the
+    head.) ``keys`` and ``values`` are F U, where the columns of U are random and orthonormal.
+    :class:`HeadMoments` defines the symbols.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

@@ -1,4 +1,4 @@
-"""A forecast: how much does the loss rise if one tensor serves as both key and value?
+"""Forecasts the rise of the loss if one tensor serves as both key and value.
 
 The forecast is a second-order expansion in the change of keys and values. It uses derivatives of
 the loss, so the effect of attention weights, rotations, score terms and all later layers is
@@ -12,26 +12,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 DAMPING = 1e-3
-"""Added to a second moment, as a share of it, for directions that the text does not show."""
+"""Damping of a second moment, relative to its size, for directions that the text lacks."""
 
 
 class Tie(NamedTuple):
     """The best single tensor for key and value of one KV head."""
 
     forecast: float
-    """The rise of the loss, in nats per token, under the curvature that chose the tensor."""
+    """The rise of the loss in nats per token, with the curvature for which the tensor is best."""
     error: Float[Tensor, "joint joint"]
-    """The second moment of the change of z = [k, v]."""
+    """The second moment of the error of z = [k, v]."""
     reader: Float[Tensor, "head_dim joint"]
-    """R: the tensor is t = R z for z = [k, v]."""
+    """The matrix R that computes the tensor t = R z from z = [k, v]."""
     writer: Float[Tensor, "joint head_dim"]
-    """B: z ~ B t around the mean."""
+    """The matrix B that approximates z by B t, both measured from their means."""
 
 
 def forecast_tie(
     moments: Float[Tensor, "joint joint"], curvature: Float[Tensor, "joint joint"]
 ) -> Tie:
-    """Return the best tensor of ``head_dim`` channels and what it costs.
+    """Return the best tensor of ``head_dim`` channels for key and value, with its forecast.
 
     ``moments`` is the covariance S of a token's z = [k, v]. ``curvature`` is M = E[g g^T], where g
     is the derivative of the loss with respect to z. An error e of z that is independent between
@@ -39,9 +39,9 @@ def forecast_tie(
     ``head_dim``, which is half the number of its channels, the loss rises by at least half the sum
     of the smaller half of the eigenvalues of M^1/2 S M^1/2.
 
-    M is damped: a multiple of the inverse covariances of k and of v is added to it. When the basis
-    of a head changes, these inverses change in the same way as M, so the forecast does not depend
-    on the basis.
+    M is damped by adding a multiple of the inverse covariances of k and of v. A change of the basis
+    of a head changes these inverses in the same way as M, so the forecast does not depend on the
+    basis.
     """
     joint = len(moments)
     size = joint // 2
@@ -73,8 +73,8 @@ def cross_forecast(
     """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
     The tensor chosen on each half of the text is evaluated with the curvature of the other half. On
-    its own half, a tensor looks too cheap: it drops exactly those directions that seem free only
-    because that half does not show them.
+    its own half, the forecast would be too low: the tensor drops directions that seem unimportant
+    only because they are missing from that half.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

@@ -1,4 +1,4 @@
-"""Makes a function a verb: checks and converts its arguments by their annotations.
+"""Defines ``verb``: a decorator that checks and converts arguments by their annotations.
 
 An argument of the annotated type is accepted. A value that can clearly be converted to that type is
 accepted too: a NumPy number, a string instead of a path, or one string where several are expected.
@@ -123,7 +123,7 @@ def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def list_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return a verb's parameters by name; the fields of a group of options replace the group."""
+    """Return the parameters of a verb by name. Each group of options is replaced by its fields."""
     groups, found = option_groups(function), dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
         if name not in groups:
@@ -158,7 +158,7 @@ def _resolve(kind: Any, function: Any) -> Any:
 
 
 def read_help(function: Callable[..., Any]) -> dict[str, str]:
-    """Return each parameter's help, from the docstrings of the function and of option fields."""
+    """Return the help of each parameter, from the docstrings of the function and of its groups."""
     kinds = map(type, option_groups(function).values())
     sources = [cls for kind in kinds for cls in reversed(kind.__mro__) if cls is not object]
     found = [parse_from_object(cast("Any", one)) for one in (inspect.unwrap(function), *sources)]
@@ -167,7 +167,7 @@ def read_help(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _document(function: Callable[..., Any], added: Iterable[str]) -> str:
-    """Return the docstring of a function, followed by the help of the options in its groups."""
+    """Return the docstring of a function, followed by the help of its grouped options."""
     lines = [inspect.getdoc(function) or ""]
     if added := set(added):
         lines += ["", "Options:"]
@@ -217,7 +217,7 @@ def _plain(given: Any) -> Any:
 
 
 def unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Split an annotation into its types or ``Reads``, and its ``cyclopts.Parameter`` values."""
+    """Return the types (or ``Reads``) of an annotation, and its ``cyclopts.Parameter`` values."""
     if get_origin(kind) is Annotated:
         inside, *marks = get_args(kind)
         types, more = unwrap(inside)
@@ -236,7 +236,7 @@ def _is_known(kind: Any) -> bool:
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
-    """Return the value, converted to a type, in a tuple; an empty tuple if it does not fit."""
+    """Return a tuple that contains the converted value, or an empty tuple if it does not fit."""
     if get_origin(kind) is Literal:
         return (given,) if given in get_args(kind) else ()
     if get_origin(kind) is Mapping:

@@ -1,4 +1,4 @@
-"""Loads verbs (commands) from benchmark scripts; a wheel has these in ``qkvary/benchmarks``."""
+"""Loads verbs (commands) from the benchmark scripts, which a wheel has in ``qkvary/benchmarks``."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ FOLDERS = (PACKAGE / "benchmarks", PACKAGE.parents[1] / "benchmarks")
 
 
 def load_verb(script: str, name: str) -> Any:
-    """Return the function ``name`` of a script, with the ``__module__`` ``qkvary.api.NAME``."""
+    """Return the function ``name`` of a script, with its module set to ``qkvary.api.NAME``."""
     folder = str(next(one for one in FOLDERS if (one / "decoding").is_dir()))
     # First, so that a module in the caller's folder with the script's name is not imported.
     sys.path.insert(0, folder)

@@ -56,15 +56,15 @@ class CacheForm:
     cache: Share | None = None
     """With --to: size of the new cache as a share of the present one, such as 50%."""
     bytes_per_token: Count | None = None
-    """With --to: size of the new cache in bytes per token over all layers, instead of --cache."""
+    """With --to, instead of --cache: size of the new cache in bytes per token over all layers."""
     cache_format: str = "fp16"
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
-    """even: every layer keeps the same share. auto, for latent and shared: layers that the
-    conversion harms more keep a larger share. Such a network cannot be exported, because engines
-    need one size for all layers."""
+    """Share of the cache that each layer keeps. even: the same share for all layers. auto, only for
+    latent and shared: a larger share for layers that the conversion harms more. A network converted
+    with auto cannot be exported, because engines need one size for all layers."""
     dry_run: bool = False
-    """Forecast how much the loss rises and how long it takes; convert nothing."""
+    """Forecast the rise of the loss and the time of the conversion; convert nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,15 @@ class SmallerCacheOptions(CacheForm):
     context: Annotated[int, Reads(partial(read_count, low=2))] = 256
     """Tokens per window."""
     held_out: Texts | None = None
-    """Text to measure the loss on; every tenth document of --data if not given (of fewer than ten
-    documents, every tenth window)."""
+    """Text to measure the loss on. If not given: every tenth document of --data, or every tenth
+    window if --data has fewer than ten documents."""
     held_out_tokens: Count = 8_192
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
     """The tokenizer to use if the checkpoint has none."""
     heal_tokens: Count | None = None
-    """Number of tokens to train on after the conversion, by a distillation that changes only
-    attention weights; none if not given. A stopped distillation resumes."""
+    """Number of tokens for a distillation after the conversion; no distillation if not given. It
+    changes only attention weights. The same command resumes it after a stop."""
     learning_rate: float | None = None
     """Peak learning rate of the distillation. If not given: 5e-4 for 1M tokens and more, less for
     fewer."""
@@ -196,7 +196,7 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
     )
     if smaller.layers == "auto" and to not in BY_LAYER:
         raise UsageError(
-            f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
+            f"expected --layers auto with a method that can choose sizes by layer, got --to {to}; "
             f"choices: {', '.join(BY_LAYER)}"
         )
     is_healing = smaller.learning_rate is not None or smaller.precision != "full"
@@ -228,8 +228,8 @@ def _shrink(
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
-            "expected --out with --heal-tokens, as a place for the distillation's checkpoints, got "
-            "none"
+            "expected --out with --heal-tokens, because the distillation keeps checkpoints there, "
+            "got none"
         )
     import torch
 

@@ -32,7 +32,7 @@ def cost(
     Args:
         model: The model, by its name or as a value.
         variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If none are
-            given, the variants that are worth comparing.
+            given, variants that are worth comparing are chosen.
         context: Tokens per sequence: 2048, 32k (32,768), 1M. If not given, the model's maximum, at
             most 8k.
         batch: Number of sequences in a batch.

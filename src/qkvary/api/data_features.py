@@ -1,4 +1,4 @@
-"""Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs."""
+"""Compute the ResNet-34 features of CIFAR-100 for the study anomaly-paper."""
 
 import hashlib
 from pathlib import Path
@@ -20,9 +20,9 @@ def prepare_features(
     *,
     terminal: Terminal = SILENT,
 ) -> Result[Path]:
-    """Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs.
+    """Compute the ResNet-34 features of CIFAR-100 for the study anomaly-paper.
 
-    After a stop, the same command resumes.
+    The features are computed once. The same command resumes after a stop.
 
     Args:
         weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of

@@ -1,4 +1,4 @@
-"""Tokenize documents and store the tokens on disk; if stopped, the same command resumes."""
+"""Tokenize documents and store the tokens on disk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +27,9 @@ def prepare_data(
     workers: int | None = None,
     terminal: Terminal = SILENT,
 ) -> "Result[PreparedData]":
-    """Tokenize documents and store the tokens on disk; if stopped, the same command resumes.
+    """Tokenize documents and store the tokens on disk.
 
-    If the set is complete already, it is only checked and shown.
+    The same command resumes after a stop. A complete set is only checked and shown.
 
     Args:
         source: A file or folder of .txt, .jsonl (.gz) or .parquet, hf:owner/name, or a corpus:

@@ -30,37 +30,38 @@ class Reading:
     """Options for cutting a text into windows and scoring them."""
 
     split: DataSplit = "validation"
-    """For a prepared set: the split to score; validation if the set has no test split."""
+    """Split of a prepared set to score. Without a test split, test means validation."""
     tokens: Count | None = None
     """Maximum number of tokens to read."""
     context: Count | None = None
     """Maximum number of tokens before a target; the network's maximum if not given."""
     stride: Count | None = None
-    """Tokens between the starts of two windows; the context if not given. After the first window,
-    every target has at least context - stride tokens before it."""
+    """Tokens from the start of a window to the start of the next; the context if not given. After
+    the first window, each target has at least context - stride tokens before it."""
     joined: bool = False
     """Concatenate the documents instead of scoring each separately."""
     lengths: Counts = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
     paper: bool = False
-    """Also score as the papers did: one document per row, padded with separators."""
+    """Also score as in the papers: one document per row, padded with separators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Options of the tasks: their files, solved examples and number of questions."""
+    """Options for tasks: the files, the solved examples and the number of questions."""
 
     task_data: Path | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
     fewshot: CountFromZero | None = None
-    """Solved examples before each question. If not given: 5, but 0 for lambada, and the task's own
-    number for tasks that lm-eval downloads."""
+    """Number of solved examples before each question. If not given: 0 for lambada, 5 for the other
+    tasks from local files, and the task's own number for tasks that lm-eval downloads."""
     limit: Count | None = None
     """Number of questions per task, counted from the first; all if not given."""
     against: str | None = None
-    """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
-    consecutive words with its training split are counted, and the others scored separately."""
+    """Prepared set (its folder, or name/tokenizer) to check for overlap. Questions that share 13
+    consecutive words with its training split are counted. The score of the other questions is shown
+    too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Batching(NetworkOptions):
     """Options for the device and the batching of the network."""
 
     batch_size: Count = 8
-    """Windows or requests per batch; affects only rounding."""
+    """Number of windows or requests per batch. It changes results only by rounding."""
 
 
 READING, ASKING, BATCHING = Reading(), Asking(), Batching()
@@ -122,7 +123,7 @@ def evaluate(
     if not data and not tasks:
         raise UsageError("expected a text (--data) or --tasks, got neither")
     if not tasks and asking != ASKING:
-        raise UsageError("expected --tasks with the options of tasks, got only a text")
+        raise UsageError("expected --tasks with options such as --fewshot, got only a text")
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify

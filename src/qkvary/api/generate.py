@@ -55,12 +55,12 @@ class Texts(list[Text]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Options for the seed, the end of the texts, and beam search."""
+    """Options for the seed, the end of each text, log-probabilities and beam search."""
 
     seed: int = 0
     """Seed of the random numbers."""
     stop: tuple[str, ...] = ()
-    """End before this text (can be repeated)."""
+    """End each answer before this text (can be repeated)."""
     logprobs: bool = False
     """Print the log-probability of each token (in nats, before penalty, temperature and
     filters)."""
@@ -75,7 +75,7 @@ class Decoding(NetworkOptions):
     """Options for the device, the batching and the cache of the network."""
 
     deterministic_batch: bool = False
-    """Compute each prompt separately, so that no bit depends on the others."""
+    """Compute each prompt separately, so that other prompts do not change a single bit."""
     layout: CacheLayout | None = None
     """Layout of the cache: the tensors that it stores. The smallest if not given."""
     storage: str = "preallocated"
@@ -106,8 +106,8 @@ def generate(
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    The same call gives the same text on the same machine. Unless batches are deterministic, the
-    other prompts in a batch can change an answer through rounding.
+    The same call gives the same text on the same machine. The other prompts in a batch can change a
+    text through rounding; ``deterministic_batch`` prevents this.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from qkvary.studies.trainings import NotedTraining
 
 ShowText = Callable[[int, str, bool], None]
-"""Called with the index of a prompt, a new piece of its text, and whether the text ends here."""
+"""Shows generated text. The arguments are the index of the prompt, a new piece of text for it, and
+True for the last piece."""
 
 
 class Terminal(NamedTuple):
@@ -46,10 +47,10 @@ class Terminal(NamedTuple):
     warn: Callable[[str], None] = ignore
     """Prints a warning."""
     open_texts: Callable[[Sequence[str]], ShowText] = lambda _prompts: ignore
-    """Called with the prompts once all arguments are checked; returns the function that shows the
-    texts."""
+    """Returns the function that shows the texts. Called with the prompts, after all arguments are
+    checked."""
     command: str | None = None
-    """The command that was typed, if this process runs that command alone; None in Python."""
+    """The command as it was typed; None if the verb was called in Python."""
 
     def __repr__(self) -> str:
         return "Terminal()"
@@ -90,7 +91,7 @@ def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
 
 
 def read_seeds(given: object, _name: str) -> tuple[int, ...]:
-    """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
+    """Return seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import MOST_SEEDS, check_number_of_seeds
 
     # One more than is allowed, so that an endless iterable is refused too.
@@ -179,9 +180,8 @@ def open_checkpoint(
 ) -> "tuple[LoadedModel, str]":
     """Return a loaded model and its name.
 
-    A network that is passed in instead of a checkpoint stays on its device by default.
-    ``tokenizer`` is used for a checkpoint that has no tokenizer. If ``speaks`` is true, the model
-    must have a tokenizer.
+    ``given`` may be a network, which stays on its device by default. ``tokenizer`` is used for a
+    checkpoint that has no tokenizer. If ``speaks`` is true, a model without a tokenizer is refused.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
@@ -235,7 +235,7 @@ class Part:
     dtype: Literal["float32", "float64"] | None = None
     """Number format of the weights; the study's own if not given, usually float32."""
     protocol: str | None = None
-    """Another protocol of the study, such as clean."""
+    """Protocol (version) of the study, such as clean; its usual protocol if not given."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
     """Only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
@@ -244,7 +244,7 @@ class Part:
     """Only this variant and the baseline (can be repeated)."""
 
     def write_command(self, verb: str, study: AnyStudy, out: Path) -> str:
-        """Return the command for this part of a study; for a ``Study``, the call in Python."""
+        """Return the command for this part of a study, or the call in Python for a ``Study``."""
         if not isinstance(study, str | os.PathLike):
             return write_call(verb, "STUDY", self, out=os.fspath(out))
         options = {
@@ -261,7 +261,7 @@ class Part:
         return " ".join(["qkvary", verb, quote(os.fspath(study)), *typed])
 
     def write_commands(self, study: AnyStudy, seeds: Sequence[int], out: Path) -> tuple[str, str]:
-        """Return the commands that train this part of a study again, and write its report."""
+        """Return the commands that train this part of a study again and that write its report."""
         part = replace(self, seeds=tuple(seeds))
         return part.write_command("study", study, out), part.write_command("report", study, out)
 
@@ -270,7 +270,7 @@ PART = Part()
 
 
 def write_call(verb: str, first: str, options: object, **given: object) -> str:
-    """Return the call of a verb in Python, with the options that differ from their defaults."""
+    """Return the Python call of a verb, with the options that differ from their defaults."""
     for one in fields(cast("Any", options)):
         if (value := getattr(options, one.name)) != one.default:
             given[one.name] = value
@@ -279,7 +279,7 @@ def write_call(verb: str, first: str, options: object, **given: object) -> str:
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return a study, given by name, path or value, restricted to the requested part."""
+    """Return the requested part of a study, which is given by its name, its path or as a value."""
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 
@@ -295,9 +295,10 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, NotedTraining | None]":
-    """Return a study and a training, which is None unless ``name`` names a training.
+    """Return the study that ``name`` names, and the training if it is the study of a training.
 
-    The study of a training (made by ``qkvary train``) consists of the runs of the training.
+    The second value is None for other studies. The study of a training, which ``qkvary train``
+    makes, consists of the runs of the training.
     """
     # A training has a name such as ``train lm on x.py``, and a note such as ``train-lm-on-x-py``.
     is_note = str(name).startswith("train-") and not re.search(r"/|\.py$", str(name))

@@ -85,7 +85,7 @@ def plan(
     Args:
         model: The model, by its name or as a value.
         variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If none are
-            given, the variants that are worth comparing.
+            given, variants that are worth comparing are chosen.
         hardware: The device, its price and the reserved memory.
         load: The context, users and number formats.
         purpose: Serving or training, with the settings of training.

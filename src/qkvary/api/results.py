@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 WIDTH = 120
-"""Width in columns of a result that is printed without a terminal."""
+"""Width in columns of a printed result if there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,7 +39,7 @@ class Result(Generic[Value]):
     files: tuple[Path, ...] = ()
     """The files that were written."""
     closing: tuple[str, ...] = ()
-    """Lines printed after the report and the file names, in a terminal."""
+    """Lines that a terminal shows after the report and the file names."""
     notices: tuple[str, ...] = ()
     """Warnings about the call, such as damaged runs that were left out."""
     exit_code: int = 0
@@ -62,7 +62,9 @@ class Result(Generic[Value]):
         tables = _tables(self.report)
         found = next(iter(tables.values()), None) if table is None else tables.get(table)
         if found is None:
-            raise ValueError(f"expected a table, got {table!r}; {suggest(table or '', tables)}")
+            raise ValueError(
+                f"expected the name of a table, got {table!r}; {suggest(table or '', tables)}"
+            )
         columns = [column.key for column in found.columns]
         rows = [[cell.raw for cell in row] for row in found.rows]
         # pandas is optional.
@@ -111,17 +113,17 @@ class Result(Generic[Value]):
 
 
 def add_data(report: Report, **more: object) -> Report:
-    """Return a report with more keys in its JSON document."""
+    """Return a copy of a report with additional keys in its JSON document."""
     return replace(report, data={**report.data, **more})
 
 
 def say_in_lines(subject: str, data: Mapping[str, Any], line: str, *more: str) -> Report:
-    """Return a report that consists of ``line``, followed by the lines in ``more``."""
+    """Return a report of plain lines: ``line`` first, then ``more``."""
     return Report(subject=subject, question=line, lead="\n".join(more), data=data)
 
 
 def _tables(report: Report) -> dict[str, Table]:
-    """Return the tables of a report by name; tables of unrounded values in long form come first."""
+    """Return the tables of a report by name. Its datasets (unrounded, in long form) come first."""
     blocks = [block for section in report.sections for block in walk(section.blocks)]
     shown = [block.table if isinstance(block, Chart) else block for block in blocks]
     found: dict[str, Table] = {}

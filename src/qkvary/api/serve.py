@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 1_000
 LONGEST = 4_096
-"""Default context in tokens, for networks whose maximum is longer."""
+"""Default context in tokens if the maximum of the network is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Starting:
     """File with the key that requests must carry; needed if other machines can reach the
     address."""
     program: str | None = None
-    """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
+    """The engine's program (llama-server, vllm), or the Python interpreter that has the engine."""
     engine_option: tuple[str, ...] = ()
     """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
@@ -162,7 +162,10 @@ def _prepare(
     tokenizer: str | None,
     terminal: Terminal,
 ) -> Path:
-    """Return the file or folder that the engine loads; print what a new export loses."""
+    """Return the file or folder that the engine loads, after an export if necessary.
+
+    The losses of a new export are printed.
+    """
     is_gguf = engine == "llama.cpp"
     if source.suffix == ".gguf" if is_gguf else is_stock_folder(source):
         for option, value in {"--weights": weights, "--tokenizer": tokenizer}.items():
@@ -213,7 +216,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
 
 
 def _predict(model: Model, asked: Serving) -> int | None:
-    """Return the bytes of llama.cpp's cache, as in ``plan``; None if they cannot be computed."""
+    """Return the size of llama.cpp's cache in bytes, as in ``plan``, or None if it is unknown."""
     try:
         cells = asked.context * asked.users
         return allocate_llama_cpp(model, context=cells, sequences=asked.users).total_bytes

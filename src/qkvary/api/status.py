@@ -28,10 +28,11 @@ class RunStatus:
 
     run_key: str
     group: str
-    """The variant; without a study, the task and the variant."""
+    """The variant, or the task and the variant if no study is given."""
     state: RunOutcome
     note: str
-    """The owner, the last stored step, the reason for a failure, or the damage."""
+    """Detail of the state: the process that trains the run, the step at which it stopped, the
+    reason for a failure, or the damage."""
 
 
 @verb

@@ -36,7 +36,7 @@ from qkvary.training.trackers import TrackerName, require_tracker
 REFRESH_SECONDS = 20
 """Seconds after which the page of an unfinished study reloads itself."""
 MOST_REASONS = 5
-"""Most reasons of failed and diverged runs that are printed."""
+"""Maximum number of printed reasons for failed and diverged runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class Running:
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     strict: bool = False
-    """Exit with code 1 if a run failed or diverged; the code is also 1 if no run succeeded."""
+    """Exit with code 1 if any run failed or diverged. By default, the code is 1 only if no run
+    succeeded."""
     retry_failed: bool = False
     """Run failed runs again."""
     dry_run: bool = False
@@ -73,7 +74,7 @@ def study(
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
-    Finished runs are not run again; a stopped study resumes where the study stopped.
+    Finished runs are not run again. The same call resumes a stopped study.
 
     Args:
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a
@@ -108,7 +109,7 @@ def study(
         make_directory(folder)
         text = render_page(gather()[1], refresh_seconds=refresh_seconds)
         atomic_write_file(page, text.encode())
-        published.append(f"results so far, refreshed as they come: {page}")
+        published.append(f"results so far, updated during the study: {page}")
         return published[0] if len(published) == 1 else ""
 
     runs = StudyRunner(
@@ -144,7 +145,7 @@ def study(
 
 
 def _check_caller() -> None:
-    """Refuse a call by a file that is being imported, which would run the study in itself."""
+    """Refuse a call during the import of the calling file: the study would start itself again."""
     if IMPORTED:
         raise UsageError(
             f'expected `if __name__ == "__main__":` before the call of qk.study in {IMPORTED[-1]}, '
@@ -153,7 +154,7 @@ def _check_caller() -> None:
 
 
 def _say_outcome(runs: RunSummary, out: Path) -> tuple[str, ...]:
-    """Return how many runs were made, and why runs failed or diverged."""
+    """Return lines with the number of runs made, and the reasons of failed and diverged runs."""
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] if runs.failed else []
     troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []

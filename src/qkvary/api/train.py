@@ -1,7 +1,6 @@
 """Train a language model: a preset, its variants, and any text.
 
-Between the command and the first step, these values are made. Each is made from the values above
-it:
+A training makes these values before its first step. Each value is made from the values above it:
 
 - ``Preset``: a named network and how to train it; ``TrainingOptions`` hold the user's changes;
 - ``PlannedSet``: the prepared set of the text, in ``prepared``; a plan may know only its size;
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from qkvary.training.processes import RankInfo
 
 BUSY_SECONDS = 0.5
-"""Seconds between two checks whether another process has released a run or a text."""
+"""Seconds between two checks for a run or a text that another process holds."""
 
 
 @verb
@@ -148,7 +147,10 @@ def train(
 
 
 def _with_threads(options: TrainingOptions, ranks: "RankInfo") -> TrainingOptions:
-    """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
+    """Return the options with ``threads`` set.
+
+    The default is all usable cores for a single process on the CPU, and otherwise 1.
+    """
     is_alone = options.device == "cpu" and ranks.size == 1
     threads = options.threads or (default_threads() if is_alone else 1)
     return replace(options, threads=threads)
@@ -221,7 +223,7 @@ def _find_data(
         try:
             check()
         except UsageError as error:
-            shown.warn(f"this machine cannot train it: {error}")
+            shown.warn(f"this machine cannot run this training: {error}")
         with without_downloads():
             planned = plan_text(*given)
     else:
@@ -259,7 +261,7 @@ def _make_study(
 def _require_sizes(
     runs: Iterable[RunConfig], planned: "PlannedSet", distribution: "Distribution"
 ) -> None:
-    """Refuse runs that need more memory than is free, and a text shorter than one sequence."""
+    """Refuse runs that need more memory than is free or that have less text than one sequence."""
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
@@ -300,8 +302,8 @@ def _with_stored_settings(
             if run.is_done:
                 terminal.warn(
                     f"{run.cell.title} began with {differences}, and has ended: the finished "
-                    "run is shown, not trained again (use --anew instead of --allow-change to "
-                    "start another run)"
+                    "run is shown, not trained again. To start another run, use --anew instead of "
+                    "--allow-change"
                 )
         return to_dict(newest.stored)
 
@@ -314,7 +316,7 @@ def _with_stored_settings(
 
 
 def _find_unfinished(study: Study, store: Store, distribution: "Distribution") -> dict[str, Cell]:
-    """Return the unfinished runs by key; refuse to replace a finished run that is damaged."""
+    """Return the unfinished runs by key. Raise an error if a finished run is damaged."""
     cells = study.runs()
 
     def find_keys() -> JsonValue:
@@ -419,7 +421,7 @@ class _TrainingDisplay(AbstractContextManager["_TrainingDisplay"]):
         self._update = self._open.enter_context(self._terminal.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Print, only once, which process holds the run that this process waits for."""
+        """Print which process holds the run that this process waits for, once per holder."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
             self._terminal.say(f"waiting for {owner}: {cell.title}")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
 TEST_PASSES = 3
-"""Forward passes over the test split: by windows, by padded documents, by unpadded documents."""
+"""Number of forward passes over the test split: in windows, in padded and in unpadded documents."""
 FIRST_STEPS = 1_000
-"""First guess of ``choose_steps``."""
+"""Number of steps from which ``choose_steps`` starts its estimate."""
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TEXT_TOKENS = 256
 TRIES = 8
 SHOWN_KEY = 8
-"""Leading digits of a run's key that name it in a suggested command."""
+"""Number of digits of a run's key that are shown in a suggested command."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -43,7 +43,8 @@ class TrainingResult(Result[Summary | None]):
     store: Store
     """The store that holds the runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
-    """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
+    """The folder of each trained network, by the title of its run; None if a run has no network.
+    ``qk.load`` loads a network from its folder."""
 
 
 def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
@@ -80,7 +81,7 @@ def report_training(study: Study, store: Store, results: Results) -> Report:
 
 
 def write_texts(study: Study, store: Store) -> dict[str, str]:
-    """Return one text per variant, by label, written by the variant's first finished network."""
+    """Return a text by the first finished network of each variant, by the label of the variant."""
     from qkvary.inference.samples import TextSampler
 
     texts: dict[str, str] = {}

@@ -31,7 +31,7 @@ def variants(
     token (masked pairs of tokens included), and cache bytes per token.
 
     Args:
-        labels: Only this variant, in any spelling (Q-K=V, q,k=v) (can be repeated).
+        labels: List only this variant, in any spelling: Q-K=V, q,k=v (can be repeated).
         model: The model whose layer is counted, instead of a layer of given sizes.
         d_model: Width of the counted layer; 512 if not given.
         num_heads: Query heads of the layer; 8 if not given.

@@ -58,14 +58,14 @@ VERBS: dict[str, dict[str, str]] = {
         "doctor": "api.doctor:doctor",
     },
 }
-"""The module and function of each command, by its words, in the order of the help."""
+"""The module and function of each command, in the order in which the help lists the commands."""
 
 GROUPS = {
     "data": "Prepare documents for training, and show prepared sets.",
     "bench": "Measure on this machine.",
 }
-"""The help of each group of two-word commands, by the first word."""
+"""The help of each group of two-word commands, by the first word of the group."""
 
 
 TARGETS = {typed: target for verbs in VERBS.values() for typed, target in verbs.items()}
-"""The module and function of each verb, by the words that are typed."""
+"""The module and function of each command, such as ``data prepare``."""

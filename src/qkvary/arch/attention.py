@@ -22,12 +22,12 @@ Kernel = Literal["auto", "explicit", "sdpa"]
 KV_NORM_EPS = 1e-6
 """Epsilon of the norm of the tensor that key and value share, as in published latent attention."""
 LARGEST_STD = 1000
-"""The largest accepted standard deviation; sums of larger weights overflow."""
+"""Maximum standard deviation of initial weights. Sums of larger weights can overflow."""
 LINEAR_CHUNK = 64
-"""Chunk length of linear attention; a state holds the tokens before a chunk."""
+"""Tokens per chunk of linear attention. Tokens before the chunk are summed in a state."""
 PUBLISHED_IDENTITY_SCALE = 0.5
-"""The query-identity paper's factor 1/2: scores are divided by 1/(s sqrt d) = 1.80 at d = 768 and
-s = 0.02, rounded to 2."""
+"""The factor of the scores in the query-identity paper. The paper divides the scores by 2, which is
+1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded."""
 
 
 @stored("Initialization")
@@ -35,23 +35,25 @@ s = 0.02, rounded to 2."""
 class Initialization:
     """Describes how weights and biases are initialised.
 
-    ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
-    biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
-    of the query, key and value matrices, as if each were as wide as all heads together. Its biases
-    are drawn as in ``torch``.
+    - ``torch``: U(+-1/sqrt(fan_in)) for weights and biases.
+    - ``xavier``: Xavier-uniform weights and zero biases.
+    - ``xavier-matrices``: Xavier-uniform weights for each of the query, key and value matrices, as
+      if each were as wide as all heads together; biases as in ``torch``.
+    - ``normal``: N(0, std) weights and zero biases.
     """
 
     scheme: InitScheme = "torch"
-    """The family of the initialisation."""
+    """The initialisation scheme."""
     std: float = 0.02
-    """Standard deviation of ``normal``."""
+    """Standard deviation in the scheme ``normal``."""
     output_std: float | None = None
-    """Standard deviation of output projections under ``normal``; ``None`` means ``std``."""
+    """Standard deviation of output projections in the scheme ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Standard deviation of normal embedding weights; ``None``: embeddings follow ``scheme``."""
+    """Standard deviation of normal embedding weights; ``None`` means that ``scheme`` is used."""
     matched: bool = False
-    """Whether all input projections get the same Xavier bound. The published code draws them as one
-    packed matrix, so weights start larger if there are fewer projections."""
+    """Whether the Xavier bound is the same for any number of input projections. If not, they are
+    drawn as one packed matrix, as in the published code; the fewer there are, the larger are their
+    initial weights."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -69,7 +71,7 @@ class Initialization:
 
 
 TORCH_INIT = Initialization()
-"""The default of torch's layers."""
+"""The default initialisation of torch's linear layers."""
 
 
 @stored("ScaleConfig")
@@ -81,14 +83,15 @@ class ScaleConfig:
     """``head``: 1/sqrt(head_dim), where head_dim includes the channels of decoupled positions.
     ``width``: 1/sqrt(d_model), as in the character and vision code of paper 2."""
     identity: IdentityScale = "derived"
-    """The factor of the scores of an identity query or key. ``derived``: keeps the standard
-    deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
+    """The factor of the scores if the query or the key contains the layer input. ``derived``: the
+    factor that keeps the standard deviation of the baseline's scores; ``published``: 1/2; ``none``:
+    1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
-    """The number under the square root of the scale; ``None``: the number that ``by`` selects."""
+    """The number n of the scale 1/sqrt(n); ``None`` means the number that ``by`` selects."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
     """Epsilon of the norms of query and key, if the variant has such norms."""
     norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether these norms multiply a channel by its learned weight plus one."""
+    """Whether the norms of query and key multiply each channel by 1 + its learned weight."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -106,24 +109,24 @@ class PositionConfig:
     """Settings of the position terms that a variant may have."""
 
     plus_features: int = 10
-    """m, the number of channels of the 2D sinusoid of ``+``."""
+    """Number of channels of the 2D sinusoid in the score term ``+``."""
     plus_per_head: bool = False
-    """Whether ``+`` and key biases have one map per head instead of one per layer."""
+    """Whether each head has its own map for ``+`` and for key biases, instead of one per layer."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
-    """Number of key positions with their own bias; later positions share the bias of the last."""
+    """Number of key positions with their own bias. Later positions use the bias of the last one."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5
-    """The share of a head's channels that is rotated; these are its last channels."""
+    """The share of the channels of a head that is rotated. The last channels are rotated."""
     value_rope: ValueRope = "counter"
-    """The value in a layer where key and value share a projection. ``none``: the unrotated key.
-    ``counter``: the rotated key, with the output rotated back. ``rotated``: the rotated key (not
-    invariant to translation, an ablation)."""
+    """The rotation of a value that shares the projection of the key. ``none``: the value is not
+    rotated. ``counter``: the value is rotated like the key, and the output is rotated back.
+    ``rotated``: the value is rotated like the key (an ablation, not invariant to translation)."""
     relative_distance: int = 128
-    """Largest distance with its own entry in the relative bias; larger distances use this entry."""
+    """Largest distance with an own entry in the relative bias. Larger distances use that entry."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also applies to a value with its own projection, as a control that
-    separates the effect of rotated values from that of shared ones."""
+    """Whether ``value_rope`` also applies to a value that does not share the key's projection. As a
+    control, this separates the effect of rotated values from the effect of shared values."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 
@@ -137,16 +140,16 @@ class PositionConfig:
 
     @property
     def plus_row_features(self) -> int:
-        """Number of ``+`` channels that depend only on the query; they cancel in the softmax."""
+        """Number of ``+`` channels that depend only on the query and do not affect the softmax."""
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Number of ``+`` channels that depend only on the key; they form the bias g(j)."""
+        """Number of ``+`` channels that depend only on the key position j: the bias g(j)."""
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Number of rotated channels of a head; it is even."""
+        """Number of rotated channels of a head, always even."""
         return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
 
 
@@ -174,12 +177,12 @@ class AttentionConfig:
     scale: ScaleConfig = ScaleConfig()
     """The scale of the scores."""
     position: PositionConfig = PositionConfig()
-    """Sizes of position terms."""
+    """Settings of the position terms."""
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """The implementation of the core; ``auto`` chooses by shape. In linear attention, ``explicit``
-    computes the scores of all pairs, ``auto`` sums over chunks."""
+    """The implementation of the core. ``auto`` chooses by shape. In linear attention, ``explicit``
+    computes the scores of all pairs, and ``auto`` sums over chunks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
@@ -207,8 +210,8 @@ class AttentionConfig:
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
             raise ValueError(
-                f"expected num_heads * head_dim = d_model where a role is the layer input, got "
-                f"{self.num_heads} * {self.size_per_head} and {self.d_model}"
+                "expected num_heads * head_dim = d_model if query, key or value is the layer "
+                f"input, got {self.num_heads} * {self.size_per_head} and {self.d_model}"
             )
         if self.variant.positions == "rotary" and self.size_per_head < 2:
             raise ValueError(
@@ -232,8 +235,9 @@ class AttentionConfig:
     def heads(self, source: Source) -> int:
         """Number of heads of a source (a projection or the layer input).
 
-        A latent and the key of decoupled positions have one head; the layer input, and a projection
-        that only the query reads, have as many heads as the query.
+        A latent and the key of decoupled positions have one head. The layer input, and a projection
+        that only the query reads, have as many heads as the query. All other projections have as
+        many heads as the key.
         """
         has_latent = self.variant.latent is not None and source == self.variant.sharing.key
         if source == KEY_ROPE or has_latent:
@@ -256,14 +260,14 @@ class AttentionConfig:
 
     @property
     def state_numbers(self) -> int:
-        """Number of values in one sequence's state; 0 if the layer caches tokens instead."""
+        """Number of values in the state of one sequence; 0 if the layer caches tokens instead."""
         if not self.variant.keeps_state:
             return 0
         return self.kv_width * (self.size_per_head + self.variant.is_normalised)
 
     @property
     def kv_width(self) -> int:
-        """Number of channels of the key, or of the value, over all heads."""
+        """Number of channels of the key over all heads; the value has the same number."""
         return self.num_kv_heads * self.size_per_head
 
     @property
@@ -305,7 +309,7 @@ class AttentionConfig:
         return size
 
     def latent(self, source: Source) -> int | None:
-        """Inner width of a projection if it is below the output width, else ``None``."""
+        """Inner width of a low-rank projection if it is below the output width, else ``None``."""
         rank = None if source == IDENTITY else self.rank(source)
         return None if rank is None or rank >= self.width(source) else rank
 
@@ -318,29 +322,29 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """The fan-out with which QKV initialises: that of one matrix, or of all three packed."""
+        """Fan-out in the initialisation of QKV: the width of one matrix, or of all three packed."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
     @property
     def score_scale(self) -> float:
-        """The factor on q . k, with the identity correction but without the temperature."""
+        """The factor of q . k, including the identity correction but not the temperature."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
 
     @property
     def content_scale(self) -> float:
-        """``score_scale`` divided by the temperature; learned factors are not included."""
+        """The factor of q . k, including the temperature but not learned factors."""
         return self.score_scale / self.variant.temperature
 
     @property
     def identity_correction(self) -> float:
-        """The factor that undoes the larger scores of an identity query or key.
+        """The factor that gives the scores of an identity query or key the scale of the baseline.
 
-        For weights of standard deviation s, it is s sqrt(d), the inverse of the paper's factor.
-        If Xavier initialisation treats the projections as one packed matrix, the factor also
-        corrects the learned query or key, whose initial weights then differ from the baseline's.
+        For weights of standard deviation s, the factor is s sqrt(d); the paper divides scores by
+        its inverse. Under packed Xavier initialisation, the initial weights of the learned query or
+        key differ from those of the baseline. The factor also corrects this difference.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
@@ -354,15 +358,15 @@ class AttentionConfig:
 
 
 def compares_identity(variant: Variant) -> bool:
-    """Return whether the query or the key is the layer input, or has it as an added term."""
+    """Return whether the query or the key is the layer input, or a sum with the layer input."""
     return not {"query", "key"}.isdisjoint(variant.identity_roles)
 
 
 def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
-    """Return the factor that undoes the larger scores of an identity query or key.
+    """Return the factor that gives scores of an identity query or key the baseline's scale.
 
-    For a layer input with root mean square (RMS) 1, ``learned`` is the RMS of a learned query or
-    key, and ``baseline`` is its squared RMS in the baseline.
+    The layer input is assumed to have root mean square (RMS) 1. ``learned`` is then the RMS of a
+    learned query or key, and ``baseline`` is the squared RMS of query and key in the baseline.
     """
     sources = (variant.sharing.query, variant.sharing.key)
     query, key = (1.0 if source == IDENTITY else learned for source in sources)

@@ -12,11 +12,14 @@ from qkvary.arch.sharing import Source
 from qkvary.arch.variants import Variant
 
 Storage = Literal["needed", "both", "value and slice", "input", "latent"]
-"""The numbers that a cache stores per token. ``needed``: each source that key and value read, once.
-``both``: rotated keys and values, even if one source would do (as engines do). ``value and slice``:
-the value and the rotated channels of the key. ``input``: the layer input, from which every step
-computes keys and values again. ``latent``: the inner channels of low-rank projections whose output
-is wider."""
+"""The tensors that a cache stores per token.
+
+- ``needed``: each source of key and value; a shared source is stored once.
+- ``both``: rotated keys and values, even if one source would suffice, as in engines.
+- ``value and slice``: the value and the rotated channels of the key.
+- ``input``: the layer input, from which every step computes keys and values again.
+- ``latent``: the inner channels of low-rank projections whose output is wider.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,13 @@ class ProjectedAttention:
     norms: tuple[Norm, ...] = ()
     """Learned normalisations of the heads of queries and keys."""
     unbiased: tuple[Source, ...] = ()
-    """Sources whose projections lack a bias in a layer whose other projections have one."""
+    """Sources whose projections have no bias, although ``config.bias`` is true."""
     entries: int = 0
     """Number of other learned parameters: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
-    """The layer whose stored keys and values are read instead of the layer's own."""
+    """The layer whose stored keys and values this layer reads instead of its own."""
     storage: Storage = "needed"
-    """The numbers that the cache stores per token."""
+    """The tensors that the cache stores per token."""
 
     @property
     def d_model(self) -> int:
@@ -43,7 +46,7 @@ class ProjectedAttention:
 
     @property
     def reach(self) -> int | None:
-        """Number of tokens after which a cache entry is never read again; ``None``: no limit."""
+        """Number of tokens after which a cache entry is never read again; ``None`` if unlimited."""
         return self.config.variant.reach
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
@@ -66,7 +69,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that selects the tokens to which sparse attention attends; it has its own keys.
+    """The module of sparse attention that selects the tokens to attend to, by keys of its own.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -75,9 +78,9 @@ class Indexer:
     """Channels of the indexer's single key."""
     heads: int
     top: int
-    """Number of tokens that the indexer picks."""
+    """Number of tokens that the indexer selects for a query."""
     is_shared: bool = False
-    """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
+    """Whether the layer uses the selection of the indexer of an earlier layer."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -105,7 +108,7 @@ class LatentAttention:
     bias: bool = False
     """Whether the projections into the latents and out of the layer have biases."""
     indexer: Indexer | None = None
-    """The module that picks the tokens to read; ``None`` if the layer reads all."""
+    """The module that selects the tokens to read; ``None`` if the layer reads all tokens."""
     window: int | None = None
     """Number of tokens that a query sees, itself included; ``None`` for all."""
 
@@ -113,13 +116,15 @@ class LatentAttention:
         check_sizes(self, "d_model", "num_heads", "q_rank", "kv_rank", "window")
         check_sizes(self, "nope_dim", "rope_dim", "value_dim")
         if self.own_indexer and self.q_rank is None:
-            raise ValueError("expected a q_rank, because the indexer reads that latent, got none")
+            raise ValueError(
+                "expected a q_rank, because the indexer reads the query latent, got none"
+            )
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
     @property
     def reach(self) -> int | None:
-        """Number of tokens after which an entry is never read again; ``None``: no limit."""
+        """Number of tokens after which a cache entry is never read again; ``None`` if unlimited."""
         return self.window
 
     @property
@@ -139,18 +144,18 @@ class LatentAttention:
 
     @property
     def stored_width(self) -> int:
-        """Number of channels that attention reads per token: a latent and a shared rotated key."""
+        """Number of channels that attention reads per token: the latent plus the rotated key."""
         return self.kv_rank + self.rope_dim
 
     @property
     def stored_widths(self) -> tuple[int, ...]:
-        """Numbers of channels stored per token: latent, shared rotated key, key of an indexer."""
+        """Numbers of stored channels per token: latent, shared rotated key, and indexer's key."""
         index = self.own_indexer
         return (self.kv_rank, self.rope_dim, *(() if index is None else (index.width,)))
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections: query, latent, keys and values, output, and those in the indexer."""
+        """All projections: query, latent, keys and values, output, and those of the indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
         queries = heads * self.key_dim
         query = (Linear(d_model, queries),)
@@ -193,14 +198,15 @@ class Compressor:
     rate: int
     """Tokens per summary."""
     overlapping: bool
-    """Whether a summary also covers the tokens of the previous one, from wider projections."""
+    """Whether a summary also covers the tokens of the previous summary. Its projections are then
+    twice as wide."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "rate")
 
     @property
     def projected_width(self) -> int:
-        """Width of a token's content projection; the gate is equally wide."""
+        """Width of the projection to the content of a token, and of that to its gate."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
@@ -218,7 +224,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return how many tokens had arrived when a summary was last completed; 0 if none was."""
+        """Return the number of the first ``tokens`` tokens that complete summaries cover."""
         return tokens - tokens % self.rate
 
 
@@ -234,7 +240,7 @@ class CompressedAttention:
     d_model: int
     num_heads: int
     head_dim: int
-    """Channels of a head, and of the single stored key, which is also the value."""
+    """Channels of a head. One stored tensor of this width is both the key and the value."""
     q_rank: int
     """Inner width of the query's projection."""
     o_groups: int
@@ -244,12 +250,12 @@ class CompressedAttention:
     window: int
     """Number of recent tokens that are kept uncompressed."""
     compressor: Compressor | None = None
-    """The module that summarises earlier tokens; ``None`` for a layer that has only a window."""
+    """The module that summarises earlier tokens; ``None`` if the layer reads only its window."""
     indexer: Compressor | None = None
-    """The smaller compressor whose summaries select the compressor's summaries to attend to."""
+    """A smaller compressor. By its summaries, a query selects summaries of ``compressor``."""
     index_heads: int = 0
     index_top: int = 0
-    """Number of summaries that the indexer picks for a query."""
+    """Number of summaries that the indexer selects for a query."""
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -317,14 +323,14 @@ class RecurrentLayer:
     taps: int = 0
     """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None
-    """Bits per sum in engines, if they are fixed; ``None``: those of activations."""
+    """Bits per value of ``sums`` if engines fix them; ``None``: the bits of activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()
     entries: int = 0
     """Number of other learned parameters: the taps of a convolution, decays, step sizes."""
     products: int = 0
-    """Multiply-accumulates per token with the taps and the state."""
+    """Multiply-accumulates per token in products with the taps and with the state."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model")
@@ -377,7 +383,7 @@ class Experts:
 
     @property
     def always(self) -> tuple[Linear, ...]:
-        """The matrices that every token uses, whatever experts it chooses."""
+        """The matrices that every token passes through: the router and the shared experts."""
         router = () if self.router is None else (self.router,)
         return router if self.shared is None else (*router, *self.shared.linears)
 
@@ -388,19 +394,20 @@ class Layer:
 
     attention: AttentionLayer
     feed_forward: tuple[FeedForward | Experts, ...]
-    """The feed-forward networks after attention; two if a dense one is added to experts."""
+    """The feed-forward networks that follow attention: one, or two if the output of a dense network
+    is added to the output of experts."""
     norms: tuple[Norm, ...]
     """The normalisations of attention and feed-forward network."""
     cross: ProjectedAttention | None = None
     """Attention over an encoder's output."""
     others: tuple[Linear, ...] = ()
-    """Further matrices that every token passes through."""
+    """Other matrices that every token passes through."""
     entries: int = 0
-    """Number of further learned parameters."""
+    """Number of other learned parameters."""
     products: int = 0
-    """Multiply-accumulates per token with matrices that are computed instead of learned."""
+    """Multiply-accumulates per token in products with computed matrices, which are not learned."""
     has_own_weights: bool = True
-    """Whether the layer has its own weights; False if it uses those of the layer before."""
+    """Whether the layer has its own weights; False if it reuses those of an earlier layer."""
 
 
 def share_layer(layer: Layer, variant: Variant) -> Layer:

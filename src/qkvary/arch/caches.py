@@ -7,27 +7,32 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.parts import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
-"""The tensors that a cache stores. ``sources``: each source that key and value read, once, before
-rotation; keys are rotated when they are loaded. ``rotated``: keys already rotated, so that loading
-needs no computation; if the value is the unrotated key, the value and the key's rotated channels.
-``split``: key and value separately, even if they are equal, as engines store them. ``input``: the
-layer input, which is projected again when it is loaded. ``latent``: the output of a low-rank
-projection's first matrix, if narrower than that of the second, which is applied on loading; other
-sources are stored as under ``sources``."""
+"""The tensors that a cache stores.
+
+- ``sources``: the unrotated sources of key and value; a shared source is stored once. Keys are
+  rotated when they are loaded.
+- ``rotated``: the rotated keys and the values, so that loading needs no computation. If the value
+  is the unrotated key, the value and only the rotated channels of the key.
+- ``split``: the key and the value separately, even if they are equal, as engines store them.
+- ``input``: the layer input, which is projected again when it is loaded.
+- ``latent``: the output of the first matrix of a low-rank projection, if it is narrower than the
+  output of the second matrix, which is applied on loading. Other sources as in ``sources``.
+"""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
-"""A tensor that grows, a buffer allocated beforehand, or codes of 8, 4 or 3 bits with scales."""
+"""The storage of a cache: a tensor that grows, a buffer allocated in advance, or codes of 8, 4 or 3
+bits with scales."""
 
 CacheScales = Literal["token", "channel"]
-"""Which codes share a scale: a group of channels of one token, or one channel of a head over a
-block of tokens."""
+"""The codes that share a scale. ``token``: a group of channels of one token. ``channel``: one
+channel of a head over a block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3}
-"""Bits per code, for each quantised storage."""
+"""Bits per code of each quantised storage."""
 
 DecodeKernel = Literal["layer", "auto", "folded", "matmul", "native", "triton"]
-"""The kernel that attends to stored entries: the ``layer``'s own, the one that ``auto`` picks by
-device, dtype and shape, or a kernel by name."""
+"""The kernel that attends to stored entries. ``layer``: the kernel of the layer itself. ``auto``: a
+kernel chosen by device, dtype and shape. Every other name stands for one kernel."""
 
 
 @stored("CacheOptions")
@@ -38,22 +43,22 @@ class CacheOptions:
     layout: CacheLayout = "sources"
     """The tensors that are stored."""
     storage: CacheStorage = "growing"
-    """The form in which these tensors are stored."""
+    """The form in which the tensors are stored."""
     scales: CacheScales = "token"
-    """Which codes share a scale in quantised storage."""
+    """The codes that share a scale in quantised storage."""
     group: int = 64
-    """Number of channels that share a scale, if each token has its own scales."""
+    """Number of channels that share a scale if ``scales`` is ``token``."""
     block: int = 32
-    """Number of tokens that share a scale, if each channel has its own scales. A window must be at
-    least this long."""
+    """Number of tokens that share a scale if ``scales`` is ``channel``. An attention window must be
+    at least this long."""
     rotate: bool = False
     """Whether quantised storage rotates the channels of an entry by a fixed orthogonal matrix, so
     that no channel is much larger than the others."""
     residual: int = 0
     """Number of newest tokens that quantised storage leaves unquantised."""
     kernel: DecodeKernel = "layer"
-    """The attention kernel for a few new tokens without gradients. Only ``layer`` gives exactly the
-    bits of a computation without a cache."""
+    """The attention kernel for decoding, which is used for a few new tokens without gradients. Only
+    with ``layer`` are the results bit-identical to a computation without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -1,12 +1,12 @@
-"""Configurations as plain data: a dictionary and back, and one canonical JSON text.
+"""Converts configurations to dictionaries and back, and to canonical JSON.
 
 Stored data has its own names: ``stored`` sets the stored name of a class (its kind), and
-``stored_as`` sets the stored name of a field. Python's names can therefore change while stored
-files and run keys stay the same. A field that is ``ADDED_LATER`` is written only if its value
-differs from its default, which must never change.
+``stored_as`` sets the stored name of a field. The names in Python can therefore change while stored
+files and run keys stay the same. A field marked ``ADDED_LATER`` is written only if its value
+differs from the default of the field. This default must never change.
 
-Classes may come from a user's own file: this module also imports them and finds their version.
-Nothing is loaded by pickle: only files that the user names are imported.
+A user's own file may define further classes. This module also imports such files, and finds the
+versions of the classes. Only files that the user names are imported, and pickle is never used.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
 NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that is not part of a value's identity, such as a path."""
+"""Metadata of a field that does not count for the identity of a value, such as a path."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
 """Metadata of a field that was added to a stored class later."""
@@ -48,7 +48,7 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that gives a dataclass the name under which it is stored.
+    """Return a decorator that gives a dataclass its name in stored data.
 
     This name must never change.
     """
@@ -58,8 +58,8 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
             # A module may be imported again under another name, for example when it is run.
             if known == kind and other.__qualname__ != cls.__qualname__:
                 raise ValueError(
-                    f"expected a separate kind for {cls.__name__}, got {kind!r}, the kind of "
-                    f"{other.__name__}"
+                    f"expected a kind for {cls.__name__} that no other class has, got {kind!r}, "
+                    f"the kind of {other.__name__}"
                 )
         _KINDS[cls] = kind
         return cls
@@ -72,7 +72,7 @@ def stored_kind(cls: type[Any]) -> str:
     if cls not in _KINDS:
         raise ValueError(
             f'expected @stored("{cls.__name__}") above @dataclass(frozen=True, ...) of the class '
-            f"{cls.__name__}, got none there"
+            f"{cls.__name__}, got a class without @stored"
         )
     return _KINDS[cls]
 
@@ -130,7 +130,7 @@ def from_dict(kind: type[T], data: Any) -> T:
 
 
 def canonical_json(config: Any, *, identity: bool = False) -> str:
-    """Return ``to_dict`` as canonical JSON: sorted keys, no spaces, integral floats as floats."""
+    """Return ``config`` as canonical JSON: sorted keys, no spaces, integral floats as floats."""
     data = to_dict(config, identity=identity)
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -161,7 +161,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
-    """Return the data as a value of the first of several types that fits."""
+    """Return the data as a value of the first type in ``choices`` that fits."""
     errors: list[str] = []
     for choice in choices:
         try:
@@ -172,9 +172,9 @@ def _decode_first(choices: Sequence[Any], data: Any, where: str) -> Any:
 
 
 def _decode_dataclass(classes: Sequence[Any], data: Any, where: str) -> Any:
-    """Build the class or subclass whose kind the data names.
+    """Build an object of the kind that the data names: one of ``classes`` or a subclass.
 
-    If the data names no kind, there must be exactly one class.
+    If the data names no kind, ``classes`` must have exactly one entry.
     """
     given = dict(typing.cast("dict[str, Any]", _expect(data, dict, where)))
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, tuple(classes))}
@@ -223,7 +223,7 @@ IMPORTED: list[Path] = []
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file, which may register classes; an error in it is raised unchanged."""
+    """Import a Python file, which may register classes. Its own errors are raised unchanged."""
     name = OWN_PREFIX + path.absolute().as_posix().encode().hex()
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -255,27 +255,27 @@ def import_code(code: Iterable[str]) -> None:
 
 
 def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
-    """Return the classes from outside this package that a network or other values contain."""
+    """Return the classes of a network, its parts and ``others`` that users' code defines."""
     names = dict.fromkeys(layer.variant.own for layer in network.layers if layer.variant.own)
     kinds = [OWN[name].made for name in names] + [type(one) for one in (network, *others)]
     return tuple(kind for kind in kinds if kind.__module__.partition(".")[0] != PACKAGE)
 
 
 def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
-    """Return the files and modules that another process must import to know these classes."""
+    """Return the files and modules that define these classes, for an import in another process."""
     found = {file_of(kind): kind for kind in classes}
     if "__main__" in found:
         raise ValueError(
-            f"expected {found['__main__'].__name__} in a file, which the worker processes import, "
-            "got a class of a notebook or a session: write it into a file and import it"
+            f"expected {found['__main__'].__name__} in a file that worker processes can import, "
+            "got a class defined in a notebook or session: write it into a file and import it"
         )
     return tuple(found)
 
 
 def file_of(kind: type[Any]) -> str:
-    """Return the file that defines a user's class if it was imported or run by its path.
+    """Return the file that defines a user's class, or else the name of its module.
 
-    Otherwise, return the name of the module.
+    The file is returned if it was imported or run by its path.
     """
     name = kind.__module__
     if name.startswith(OWN_PREFIX):
@@ -286,7 +286,7 @@ def file_of(kind: type[Any]) -> str:
 
 @functools.cache
 def version_of(kind: type[Any]) -> str:
-    """Return the version of a class: the ``version`` that it states, or the sha256 of its file."""
+    """Return the version of a class: its attribute ``version``, or else the sha256 of its file."""
     stated = getattr(kind, "version", None)
     if isinstance(stated, str | int):
         return str(stated)
@@ -304,13 +304,13 @@ def version_of(kind: type[Any]) -> str:
 
 
 def not_counted(network: Any) -> tuple[str, ...]:
-    """Return the parts of a network that costs leave out, because their cost is unknown."""
+    """Return the parts of a network that are not included in costs, because theirs are unknown."""
     parts, kind = own_parts(layer.variant for layer in network.layers), type(network)
     is_own = kind.__module__.partition(".")[0] != PACKAGE
-    return (*parts, *([f"what {kind.__name__} adds to its blocks"] * is_own))
+    return (*parts, *([f"additions of {kind.__name__} to its blocks"] * is_own))
 
 
 def own_parts(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return the parts of the variants that users' files define, each with its meaning."""
+    """Return the parts of variants that are defined in users' files, each with its meaning."""
     names = dict.fromkeys(one.own for one in variants if one.own is not None)
     return tuple(f"{name} ({OWN[name].words})" for name in names)

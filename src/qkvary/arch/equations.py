@@ -12,7 +12,7 @@ from qkvary.arch.terms import CORES, NORMALISERS
 from qkvary.arch.variants import Variant
 
 HEAD_INPUT = "xₕ"
-"""The layer input where it serves as a role: each head reads its own channels."""
+"""The layer input as query, key or value. Each head reads its own channels of the input."""
 
 _QUERY_FORMS = {
     "plain": "{query}",
@@ -21,7 +21,7 @@ _QUERY_FORMS = {
     "map": "{query} M",
 }
 _ATOM = re.compile(r"\w*(\((?:[^()]|\([^()]*\))*\))?")
-"""Matches a word, or an expression in parentheses, with or without a function name before it."""
+"""Matches a word, or an expression in parentheses with an optional function name before it."""
 
 
 def write_equation(variant: Variant) -> str:
@@ -90,7 +90,7 @@ def _define_scale(variant: Variant) -> str:
 
 
 def _write_seen(variant: Variant) -> str:
-    """Return a semicolon, and the condition that window and stride put on visible pairs.
+    """Return the condition for visible pairs that window and stride set, after a semicolon.
 
     Return an empty text if the variant has neither a window nor a stride.
     """

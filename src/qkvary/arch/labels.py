@@ -33,7 +33,7 @@ _ALIASES = {
 """Other names in the papers' texts and code, in capitals."""
 
 MOST_LAYERS = 10_000
-"""Maximum number of layers; more is a mistake, and would take long to count."""
+"""Maximum number of layers. A larger number is refused, because counting would be slow."""
 
 _ABSORBED = "; a map between key and value is absorbed by the output projection"
 _FORMS = get_args(QueryForm)[1:]
@@ -48,7 +48,7 @@ _VALUES: dict[type[Any], str] = {
     float: r"\d*\.?\d+(?:e[+-]?\d+)?",
     str: "[a-z][a-z0-9-]*",
 }
-"""The spelling of an option's value by type, as a regular expression."""
+"""Regular expressions for the value of an option, by the type of the value."""
 
 
 def format_label(variant: AnyVariant) -> str:
@@ -129,8 +129,8 @@ def parse_label(text: str) -> AnyVariant:
     joined = join_layers([one for one, count in pairs for _ in range(count)])
     if len({*variants}) == 1:
         raise ValueError(
-            f"expected several variants with numbers of layers, got {text!r}; the one variant of "
-            f"all layers is {format_label(joined)}"
+            f"expected layer counts of at least two different variants, got {text!r}; write "
+            f"{format_label(joined)} for all layers"
         )
     return joined
 
@@ -268,7 +268,7 @@ def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
         name = next((name for name, value in matches.items() if value is not None), None)
         if name is None:
             choices = ", ".join(_spell_option(name, *option) for name, option in OPTIONS.items())
-            raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
+            raise ValueError(f"expected one of the options {choices}, got @{text} in {whole!r}")
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")
         fields[name] = matches[name]

@@ -47,7 +47,7 @@ class Model:
     head: tuple[Linear, ...] = ()
     """The matrices from hidden states to logits; a tied matrix is the token embedding."""
     others: tuple[Linear, ...] = ()
-    """Further matrices outside the blocks that every token passes through."""
+    """Matrices outside the blocks, other than the head, which are applied to every token."""
     entries: int = 0
     """Number of further learned parameters outside the blocks."""
     encoder: "Encoder | None" = None
@@ -63,7 +63,10 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the model's fixed number of encoder tokens, or else ``given`` or ``context``."""
+        """Return the number of tokens of the encoder; 0 if there is no encoder.
+
+        A fixed number of the model takes precedence over ``given``. The default is ``context``.
+        """
         if self.encoder is None:
             return 0
         if given is not None and given < 1:
@@ -108,7 +111,7 @@ class Encoder:
     tokens: int | None = None
     """Number of tokens that the encoder always sees; ``None`` if it depends on the input."""
     stem: tuple[Linear, ...] = ()
-    """The matrices that turn the input into tokens; costs are per output token."""
+    """The matrices that turn the input into tokens; their costs are per token that they make."""
     positions: tuple[Table, ...] = ()
     """Absolute positions, learned or stored."""
 
@@ -173,7 +176,7 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
-    """Return one normalisation of a block, in a tuple.
+    """Return one of the equal normalisations of a block, as a tuple of length 1.
 
     The tuple is empty if the network's blocks have no normalisation.
     """

@@ -122,7 +122,7 @@ def modern_network(
 def make_portable(
     network: LanguageModelConfig, variant: Variant | str = PORTABLE
 ) -> LanguageModelConfig:
-    """Return a modern language model in a form that engines can run as latent attention."""
+    """Return ``network`` with a portable variant, which engines can run as latent attention."""
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
 
@@ -167,7 +167,7 @@ PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
     # size.
     "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
 }
-"""For each portable network, the modern network with the same training, and the variant."""
+"""For each portable network, the name of the network with the same training, and the variant."""
 
 
 NETWORKS: Mapping[str, LanguageModelConfig] = {
@@ -200,11 +200,11 @@ ALIASES: Mapping[str, str] = {
     **{name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")},
     "124m": "gpt2-124m",
 }
-"""Sizes that name networks: ``300M``, ``1.2B`` and ``124M`` mean those of the papers."""
+"""Sizes as short names; ``300M``, ``1.2B`` and ``124M`` mean the networks of the papers."""
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
-    """Return the choice that a name or size means in any spelling, or ``None`` if none does."""
+    """Return the choice that a name or size in any spelling refers to, or ``None``."""
     return find_name(ALIASES.get(spell(name), name), choices)
 
 
@@ -218,7 +218,8 @@ def find_network(name: str, variant: AnyVariant | str | None = None) -> Language
     """
     known = canonical_name(name)
     if known is None:
-        raise ValueError(f"expected a network, got {name[:60]!r}; {suggest(name, NETWORKS)}")
+        found = suggest(name, NETWORKS)
+        raise ValueError(f"expected the name of a network, got {name[:60]!r}; {found}")
     return _vary(NETWORKS[known], variant)
 
 

@@ -1,6 +1,7 @@
-"""Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
+"""Configurations of networks: encoder, language model, encoder-decoder, vision transformer.
 
-A network has one attention configuration for all blocks, or one per block.
+Configurations are immutable. A network has one attention configuration for all blocks, or one for
+each block.
 """
 
 import math
@@ -19,7 +20,8 @@ Norm = Literal["layernorm", "rmsnorm", "rmsnorm-plus-one", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream", "output", "sandwich"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
-"""Absolute positions; sinusoids have sine and cosine interleaved, or in two halves."""
+"""Absolute positions. In ``sinusoidal``, sine and cosine alternate. In ``sinusoidal-halves``, all
+sines come first."""
 Pooling = Literal["none", "mean"]
 
 
@@ -31,16 +33,22 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """``gelu-tanh`` is GPT-2's approximation; gated ones have a third matrix and no biases."""
+    """The activation. ``gelu-tanh`` is GPT-2's approximation of GELU. ``swiglu`` and ``geglu-tanh``
+    are gated: the network has a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation; ``none``: no normalisation in the whole stack. ``rmsnorm-plus-one``
-    multiplies by its learned weights plus one."""
+    """The normalisation of the whole stack. ``none``: no normalisation. ``rmsnorm-plus-one``: an
+    RMSNorm that multiplies by one plus its learned weights."""
     norm_placement: NormPlacement = "pre"
-    """``pre``: before each sublayer, and once after the last block (``pre-only`` omits this one).
-    ``post``: after each residual sum; ``post-final`` normalises once more after the last block.
-    ``stream``: normalises the residual stream itself before each sublayer, and after the last
-    block. ``output``: the output of each sublayer before the sum. ``sandwich``: before each
-    sublayer, its output, and after the last block."""
+    """What is normalised.
+
+    - ``pre``: the input of each sublayer, and the output of the last block.
+    - ``pre-only``: the input of each sublayer.
+    - ``post``: each residual sum.
+    - ``post-final``: each residual sum, and once more the output of the last block.
+    - ``stream``: the residual stream itself before each sublayer and after the last block.
+    - ``output``: the output of each sublayer, before the residual sum.
+    - ``sandwich``: the input and the output of each sublayer, and the output of the last block.
+    """
     bias: bool = True
     """Whether the feed-forward network and LayerNorm have biases."""
     dropout: float = 0.0
@@ -124,13 +132,15 @@ class Network:
         if isinstance(self.attention, tuple):
             if len(self.attention) != self.num_layers:
                 raise ValueError(
-                    f"expected one attention layer for all or {self.num_layers}, "
-                    f"got {len(self.attention)}"
+                    "expected one attention configuration for all layers, or one for each of the "
+                    f"{self.num_layers} layers, got {len(self.attention)}"
                 )
             if len({layer.d_model for layer in self.attention}) != 1:
                 raise ValueError("expected attention layers that all have the same d_model")
             if self.shared_blocks:
-                raise ValueError("expected one attention layer for all shared blocks, got several")
+                raise ValueError(
+                    "expected one attention configuration for shared blocks, got several"
+                )
 
     @property
     def layers(self) -> tuple[AttentionConfig, ...]:
@@ -194,7 +204,7 @@ class EncoderConfig(TokenNetwork):
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether each token is a vector of ``vocabulary`` numbers; a token id is the one-hot case."""
+    """Whether tokens are vectors of ``vocabulary`` numbers; a token id equals a one-hot vector."""
     pooling: Pooling = field(default="none", metadata=ADDED_LATER)
     """What the head reads: every token, or the mean of the hidden states of real tokens."""
 
@@ -207,12 +217,15 @@ class EncoderConfig(TokenNetwork):
 @stored("LanguageModelConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModelConfig(TokenNetwork):
-    """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
+    """A decoder-only language model.
+
+    Rotary, ALiBi and relative positions are options of the attention variant.
+    """
 
     positions: Positions = "learned"
     """Absolute positions that are added to the embedded tokens."""
     tied_head: bool = True
-    """Whether the output head is the embedding."""
+    """Whether the output head uses the weights of the embedding."""
     head_bias: bool = False
     """Whether the output head has a bias."""
     embedding_dropout: float = 0.0
@@ -220,7 +233,7 @@ class LanguageModelConfig(TokenNetwork):
     scale_embedding: bool = field(default=False, metadata=ADDED_LATER)
     """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
     logit_cap: float | None = field(default=None, metadata=ADDED_LATER)
-    """The bound within which a tanh keeps logits; ``None`` for no bound."""
+    """The soft cap c: logits become c tanh(logit / c). ``None`` for no cap."""
 
     def __post_init__(self) -> None:
         super(LanguageModelConfig, self).__post_init__()
@@ -264,7 +277,9 @@ class VisionTransformerConfig(Network):
             )
         check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
-            raise ValueError("expected bidirectional layers over patches, got a causal layer")
+            raise ValueError(
+                "expected bidirectional layers in a vision transformer, got a causal layer"
+            )
 
     @property
     def patch_width(self) -> int:
@@ -284,7 +299,8 @@ class CrossSharing:
     variant: Callable[[Variant], Variant]
     """Returns the variant of cross attention for a variant of self-attention."""
     make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
-    """Makes a special layer from the configurations of self-attention and of cross attention."""
+    """Makes the layer of cross attention from the configurations of self-attention and of cross
+    attention; ``None`` for the usual layer."""
 
 
 CROSS_SHARINGS = {
@@ -309,8 +325,8 @@ class EncoderDecoderConfig(TokenNetwork):
     padding: int = 1
     """The token id that pads shorter sequences of a batch, in source and target."""
     cross_sharing: str = "none"
-    """The variant of cross attention: QKV (``none``), that of self-attention (``same``), or another
-    entry of ``CROSS_SHARINGS``."""
+    """The variant of cross attention, as a key of ``CROSS_SHARINGS``. ``none``: QKV. ``same``: the
+    variant of self-attention."""
     positions: Positions = "sinusoidal"
     """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True
@@ -340,7 +356,7 @@ class EncoderDecoderConfig(TokenNetwork):
             )
         if block.norm == "none" or self.shared_blocks:
             raise ValueError(
-                "expected norms and separate blocks in an encoder-decoder, got norm "
+                "expected a norm and no shared blocks in an encoder-decoder, got norm "
                 f"{block.norm} and shared_blocks={self.shared_blocks}"
             )
         if any(layer.variant.decay != "none" for layer in self.layers):
@@ -350,8 +366,8 @@ class EncoderDecoderConfig(TokenNetwork):
             order = (own.keeps_state, own.window, own.stride, own.diagonal)
             if order != (False, None, None, "none"):
                 raise ValueError(
-                    "expected cross attention without a linear core, a window, a stride or "
-                    f"diagonal normalisation, got {format_label(own)}; set cross_sharing to none"
+                    "expected no linear core, window, stride or diagonal normalisation in cross "
+                    f"attention, got {format_label(own)}; set cross_sharing to none"
                 )
 
     @property

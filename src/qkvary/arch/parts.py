@@ -11,7 +11,7 @@ from qkvary.text.names import brief, listed, near_names
 T = TypeVar("T")
 
 LARGEST_SIZE = 2**40
-"""Maximum size; more is a mistake in a configuration."""
+"""Maximum of every size; a larger number in a configuration is refused as a mistake."""
 _EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     int | None: ((int, type(None)), "a whole number or None"),
@@ -48,7 +48,7 @@ class Linear:
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix is a table used again, whose parameters count with the table."""
+    """Whether the matrix reuses the weights of a ``Table``, which counts them."""
     is_pooled: bool = False
     """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
@@ -105,7 +105,7 @@ def field_hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def check_choices(config: Any) -> None:
-    """Refuse words that a dataclass's ``Literal`` fields do not list, and values of wrong type."""
+    """Refuse values of the wrong type, and values that a field's ``Literal`` does not list."""
     numbers, words = _checked_fields(type(config))
     for name, (kinds, expected) in numbers.items():
         value = getattr(config, name)
@@ -119,7 +119,7 @@ def check_choices(config: Any) -> None:
 def _checked_fields(
     kind: type[Any],
 ) -> tuple[dict[str, tuple[tuple[type, ...], str]], dict[str, tuple[Any, ...]]]:
-    """Return, by field, the allowed types of numbers and flags, and the ``Literal`` choices."""
+    """Return the types of numeric fields and flags, and the choices of ``Literal`` fields."""
     hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
     numbers = {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
     words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
@@ -136,10 +136,10 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
 
 
 def returned(owner: object, member: str, value: T, kind: type[Any] | tuple[type[Any], ...]) -> T:
-    """Return what a member of a user's class gave, if it is of the type that it promises.
+    """Return ``value``, the result of a member of a user's class, if its type is ``kind``.
 
     Raises:
-        ValueError: if it is of another type.
+        ValueError: if ``value`` is of another type.
     """
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -165,7 +165,7 @@ def given_sizes(
     """
     if config is not None and not isinstance(config, kind):
         raise ValueError(
-            f"expected {kind.__name__} or, by name, {', '.join(required)}, got {brief(config)}"
+            f"expected {kind.__name__} or the keywords {', '.join(required)}, got {brief(config)}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
     if config is not None:

@@ -1,4 +1,4 @@
-"""The published quality of the papers' networks, as plans quote it.
+"""The quality that the papers report for their networks; ``plan`` quotes it.
 
 ``papers`` has the full tables, and a test compares the two.
 """
@@ -22,7 +22,7 @@ class PrintedQuality:
 
     printed: str
     change: str = ""
-    """The published change relative to QKV in percent; empty if the table has none."""
+    """The printed change relative to QKV in percent; empty if the table prints none."""
     tokens_per_second: float | None = None
     """The published training speed in tokens per second."""
 
@@ -34,16 +34,16 @@ class PrintedQuality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityTable:
-    """One printed column of results."""
+    """One column of a table of results, as printed in a paper."""
 
     networks: str
     """The size of the networks, or their tasks."""
     num_heads: int | None
     """Number of query heads of the networks; None if it differs."""
     measure: str
-    """The unit of a change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
+    """The unit of a change: ``perplexity`` (a change in percent), ``accuracy`` or ``nats``."""
     quantity: str
-    """The title of the column that changes are taken from."""
+    """The title of the column."""
     source: str
     variants: Mapping[str, PrintedQuality]
     """The results by canonical label of the variant."""
@@ -117,19 +117,20 @@ OTHER_NETWORKS = (
 # ---- what the papers conclude, in the sentences of a plan
 
 SPEED_REMARK = (
-    "Paper 1 recommends Q-K=V where training is the constraint (Table 9); yet according to its own "
-    "Table 4, MQA trains faster (448k against 427k tokens/s) with a smaller increase in perplexity "
+    "Paper 1 recommends Q-K=V if training time is the limit (Table 9). Its own Table 4 contradicts "
+    "this: MQA trains faster (448k against 427k tokens/s), and its perplexity rises less "
     "(+1.5 % against +3.1 %)."
 )
 STACKING_REMARK = (
-    "K=V can be combined with head sharing, as its authors say. With only one KV head left, K=V is "
-    "the only sharing that halves the cache again (Q-MQA, {change}). Per byte saved, sharing heads "
-    "loses less quality as long as there are heads left to share."
+    "K=V can be combined with head sharing, as its authors say. Per saved byte, sharing heads "
+    "loses less quality than K=V. With only one KV head left, K=V is the only sharing that "
+    "halves the cache again (Q-MQA, {change})."
 )
-"""The authors' advice; ``change`` is the change of Q-MQA."""
+"""The authors' advice; ``{change}`` stands for the change of Q-MQA."""
 _SUFFICE = (
-    "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because temporal order need not "
-    "be kept; the published differences are within the standard deviation over configurations."
+    "paper 1 (section 2.5) says that Q=K-V and Q=K=V are sufficient, because the order of the "
+    "tokens need not be kept; the published differences are within the standard deviation over "
+    "configurations."
 )
 _NOT_DECODED = (
     "nothing is decoded, so there is no cache to save; sharing saves parameters and projections "
@@ -153,4 +154,4 @@ TASK_REMARKS: Mapping[str, tuple[str, ...]] = {
     ),
     "image": (f"Image tasks: {_NOT_DECODED}", f"Image tasks: {_SUFFICE}"),
 }
-"""Advice by kind of task, which ``plan`` quotes."""
+"""The advice of ``plan`` by kind of task."""

@@ -33,13 +33,13 @@ class RotaryScaling:
 
     form: ScalingForm
     factor: float = 1.0
-    """Ratio of the longest text that the scaling allows to ``original_tokens``."""
+    """Ratio of the longest text with the scaling to ``original_tokens``."""
     original_tokens: int = 1
-    """The longest text before the scaling, in tokens; ``linear`` ignores it."""
+    """Length of the longest original text, before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
-    """Frequencies that turn at most this many times in the original text get the whole factor."""
+    """Frequencies with at most this many turns in the original text are divided by ``factor``."""
     fast: float = 32.0
-    """Frequencies that turn at least this many times are not divided."""
+    """Frequencies with at least this many turns in the original text are not divided."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()
@@ -47,7 +47,7 @@ class RotaryScaling:
     long: tuple[float, ...] = ()
     """The divisors of ``longrope`` for longer texts."""
     attention_factor: float = 1.0
-    """Multiplies the rotated channels of queries and keys."""
+    """Factor by which the rotated channels of queries and keys are multiplied."""
     query_growth: float = field(default=0.0, metadata=ADDED_LATER)
     """Growth of queries beyond the original length: the query at position p is multiplied by ``1 +
     query_growth ln(1 + floor(p / original_tokens))``."""
@@ -69,8 +69,8 @@ class RotaryScaling:
             raise ValueError(f"expected a factor of at least 1 for dynamic, got {self.factor}")
         if (self.form == "longrope") != bool(self.short) or len(self.short) != len(self.long):
             raise ValueError(
-                "expected as many short as long divisors, only for longrope, got "
-                f"{len(self.short)} and {len(self.long)} for {self.form}"
+                "expected equal numbers of short and long divisors for longrope, none for other "
+                f"forms, got {len(self.short)} and {len(self.long)} for {self.form}"
             )
 
     @property

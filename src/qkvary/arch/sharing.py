@@ -20,9 +20,9 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 class Sharing:
     """The projection that each role (query, key, value) reads, or the layer input ``x``.
 
-    What a role reads is its source. Roles that read one source share it. A shared projection is
-    called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
-    With that rule a sharing is exactly a set partition of ``{q, k, v, x}``, and there are fifteen.
+    The source of a role is the projection, or the layer input, that it reads. A shared projection
+    is called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
+    With this rule, a sharing is a set partition of ``{q, k, v, x}``, and there are fifteen.
     """
 
     query: Source
@@ -69,7 +69,8 @@ class Sharing:
     def format_label(self, marks: dict[Source, str]) -> str:
         """Return the papers' label, such as ``Q-K=V``.
 
-        A mark follows the first role that reads the marked source.
+        ``marks`` has the marks by source, such as ``[r16]``. A mark follows the first role that
+        reads its source.
         """
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""

@@ -1,4 +1,4 @@
-"""The table of variants: every label that the papers name, and labels that complete the picture.
+"""The table of variants: every label that the papers name, and further labels.
 
 Any other label of the grammar works too. The labels in this table are listed for users, and every
 contract test runs over them.
@@ -12,7 +12,7 @@ from qkvary.arch.variants import Variant
 
 @dataclass(frozen=True, slots=True)
 class NamedVariant:
-    """A variant of the table, with its origin and a remark."""
+    """An entry of the table of variants."""
 
     label: str
     origin: str
@@ -30,12 +30,12 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("QKV", "standard attention", "the baseline"),
     NamedVariant("Q=K-V", "three projections", "symmetric scores; no saving in the cache"),
     NamedVariant(
-        "(Q=K-V)+", "three projections", "the score factor tau has a random sign at first"
+        "(Q=K-V)+", "three projections", "the score factor tau has a random sign before training"
     ),
     NamedVariant("Q-K=V", "three projections", "half the cache"),
     NamedVariant("Q=K=V", "three projections", "symmetric scores, half the cache"),
     NamedVariant(
-        "(Q=K=V)+", "three projections", "the score factor tau has a random sign at first"
+        "(Q=K=V)+", "three projections", "the score factor tau has a random sign before training"
     ),
     NamedVariant("GQA-4", "standard attention", "4 KV heads, each read by a group of query heads"),
     NamedVariant("GQA-2", "standard attention", "2 KV heads"),
@@ -53,16 +53,14 @@ VARIANTS: tuple[NamedVariant, ...] = (
         "the query is a nonlinear function of the layer input",
     ),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
-    NamedVariant(
-        "Q-K-I", "query identity", "any one of query, key and value can be the layer input"
-    ),
+    NamedVariant("Q-K-I", "query identity", "query, key or value can be the layer input"),
     NamedVariant("Q-K[d/4]-V/1", "overview article", "low-rank key, one KV head"),
     NamedVariant("Q-K[d/4]-V", "overview article"),
     NamedVariant("Q-K-V[d/4]", "this project"),
     NamedVariant("Q=V", "three projections", "not tested in the poster; no saving in the cache"),
     NamedVariant("I-K=V", "this project", "as small as Q=K=V, but scores are asymmetric"),
     NamedVariant("I-K=V/1", "this project", "has the parameters and the cache of one shared head"),
-    NamedVariant("Q[map]=K-V", "this project", "between a shared and a separate query"),
+    NamedVariant("Q[map]=K-V", "this project", "in between a shared and a separate query"),
     NamedVariant("Q[map]=K=V", "this project", "one projection; only the query has a map"),
     NamedVariant("Q[map]=K=V/1", "this project", "one KV head; a map for each query head"),
     NamedVariant("Q=K-I", "this project"),
@@ -72,12 +70,14 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("I-I-V", "this project", "scores compare raw layer inputs"),
     NamedVariant("I-I-I", "this project", "no input projection at all"),
     NamedVariant(
-        "Q=K=V@relative", "this project", "biases of signed distances make scores asymmetric"
+        "Q=K=V@relative", "this project", "scores are asymmetric: biases depend on the sign of i-j"
     ),
-    NamedVariant("Q=K=V@alibi", "this project", "symmetric in (i, j), unlike the causal mask"),
+    NamedVariant(
+        "Q=K=V@alibi", "this project", "scores are symmetric in (i, j), but the causal mask is not"
+    ),
     NamedVariant("Q=K=V@rotary", "this project", "scores are a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant(
-        "Q-K=V@rotary", "this project", "the value can be made in three ways: see value_rope"
+        "Q-K=V@rotary", "this project", "value_rope selects one of three ways to make the value"
     ),
     NamedVariant("QKV@rotary", "standard attention"),
     NamedVariant(
@@ -88,8 +88,12 @@ VARIANTS: tuple[NamedVariant, ...] = (
     ),
     NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
-    NamedVariant("Q=K-V@diag-mean-unscaled", "three projections", "from the code of figure 5"),
-    NamedVariant("Q=K=V@diag-norm-unscaled", "three projections", "from the code of figure 5"),
+    NamedVariant(
+        "Q=K-V@diag-mean-unscaled", "three projections", "the code of figure 5 of the paper"
+    ),
+    NamedVariant(
+        "Q=K=V@diag-norm-unscaled", "three projections", "the code of figure 5 of the paper"
+    ),
     NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
     NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
     NamedVariant("QKV@s8", "this project", "reads every eighth token; all tokens stay cached"),

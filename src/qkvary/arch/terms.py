@@ -22,29 +22,30 @@ class RoleTerms:
     """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: products of a further rotated query per head and one
-    rotated key, which all heads share, are added to the scores."""
+    """Number of channels of decoupled rotary positions. Each head has a second query, which is
+    rotated, and all heads share one rotated key. Their products are added to the scores."""
     latent: int | None = None
-    """Width of a shared latent from which two matrices make the key and the value."""
+    """Width of one shared latent. Two matrices compute the key and the value from it."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
-    """RMSNorm of query and key before any rotation, with separate gains for both: over each head,
-    with one gain for all heads (``qk-norm``), or over all heads together."""
+    """RMSNorm of query and key, with separate gains, before any rotation. ``qk-norm``: over each
+    head, with one gain for all heads. ``qk-norm-wide``: over all heads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores, rotations of query and key included."""
+    """The fields of a variant that determine its scores, including rotations of query and key."""
 
     plus: bool = False
-    """The papers' ``+``: scores become tau a_ij + g(j); weights of a 2D sinusoid give tau and g."""
+    """The papers' ``+``: scores become tau a_ij + g(j), where the learned weights of a 2D sinusoid
+    determine tau and g."""
     key_bias: bool = False
-    """Like ``+``, but with tau and b learned directly: scores become tau a_ij + b(j)."""
+    """Scores become tau a_ij + b(j), where tau and b are learned directly."""
     positions: ScorePosition = "none"
-    """A position term in the scores that depends on both i and j."""
+    """A position term in the scores that depends on both positions, i and j."""
     soft_cap: float | None = None
-    """The bound within which a tanh keeps scores; ``None`` for no bound."""
+    """The soft cap c: scores become c tanh(score / c). ``None`` for no cap."""
     window: int | None = None
     """Masks keys that are this many tokens or more away from the query."""
     stride: int | None = None
@@ -59,14 +60,15 @@ class ScoreTerms(RoleTerms):
     decay: Decay = "none"
     """Whether weights of linear attention decay with distance, by a factor per KV head."""
     normaliser: Normaliser = "sum"
-    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
-    1, appendix A.1, decays only the state), or none."""
+    """The divisor of the weights of linear attention. ``sum``: their sum. ``undecayed-sum``: their
+    sum without the decay, as in paper 1, appendix A.1, where only the state decays.
+    ``unnormalised``: no divisor."""
     own: str | None = None
     """The name of a score term, core or layer from a user's file (:data:`OWN`)."""
 
     @property
     def has_positions(self) -> bool:
-        """Whether the scores depend on joint positions (i, j)."""
+        """Whether the scores have a term that depends on both positions, i and j."""
         return self.positions != "none" or self.decoupled is not None
 
     @property
@@ -111,19 +113,21 @@ class TermEntry:
     words: str
     """The meaning of the term, as a clause of a sentence."""
     scores: str = "{scores}"
-    """The equation of the scores with the term."""
+    """The equation of the scores with the term; ``{scores}`` stands for the scores without it."""
     role: str = "{role}"
-    """The equation of a role with the term, in ``{role}`` and its ``{letter}``."""
+    """The equation of a query, key or value with the term. ``{role}`` stands for the equation
+    without the term, ``{letter}`` for q, k or v."""
     letters: str = "qk"
-    """The letters of the roles that the term changes."""
+    """The roles that the term changes, as letters of ``qkv``."""
     where: str = ""
     """Definitions of the symbols in the equations."""
     is_symmetric: bool = True
-    """Whether scores that are equal for (i, j) and (j, i) stay so."""
+    """Whether symmetric scores, which are equal for (i, j) and (j, i), stay symmetric."""
     before_scale: bool = False
     """Whether the term applies to the products of query and key before they are scaled."""
     values: tuple[str, ...] = ()
-    """The choices of the field that switch the term on; empty if all but the default do."""
+    """The values of the field that switch the term on. If empty, the value ``name`` does so; if
+    ``name`` is the name of the field, every value except the default does."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
         """Return whether a variant has this term."""
@@ -150,13 +154,13 @@ class OwnPart:
 
     @property
     def entry(self) -> TermEntry:
-        """The entry that descriptions and equations use."""
+        """The part as a :class:`TermEntry`."""
         scores = self.name + "({scores})"
         return TermEntry(self.name, "own", self.words, scores, is_symmetric=False)
 
 
 OWN: dict[str, OwnPart] = {}
-"""The parts that imported files of users have registered in this process, by name (``nn.own``)."""
+"""The parts that users' files have registered in this process, by name (see ``nn.own``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +168,13 @@ class CoreEntry:
     """A core is the rule by which the scores s q k^T become weights of the values."""
 
     name: Core
-    """The value of :attr:`ScoreTerms.core`."""
+    """The value of :attr:`ScoreTerms.core` that selects the core."""
     words: str
-    """The meaning of the core, as a clause of a sentence; empty for the softmax."""
+    """The meaning of the core, as a clause of a sentence. It is empty for the softmax."""
     equation: str
-    """The equation of the weights, in ``{scores}`` and the visible pairs ``{seen}``, or in
-    ``{query}`` and ``{key}``, which are ``{bare_query}`` and ``{bare_key}`` in parentheses."""
+    """The equation of the weights. ``{scores}`` stands for the scores, ``{seen}`` for the visible
+    pairs, ``{query}`` and ``{key}`` for query and key in parentheses, and ``{bare_query}`` and
+    ``{bare_key}`` for these without parentheses."""
     products: str = ""
     """The equation of the scores without terms, if it is not s q kᵀ."""
     fields: tuple[str, ...] = ()
@@ -181,7 +186,7 @@ class CoreEntry:
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
-"""For each field, the value that means that its term is absent."""
+"""The default of each field, which means that the variant does not have the term."""
 
 _DIAGONAL = (
     "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal entries "
@@ -397,7 +402,7 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     ),
     "unnormalised": ("weights are not divided by their sum", "s {scores}"),
 }
-"""For each normaliser, its meaning in words and the equation of the weights with it."""
+"""The meaning of each normaliser in words, and the equation of the normalised weights."""
 
 OPTIONS: Mapping[str, tuple[str, type[Any] | tuple[str, ...]]] = {
     "positions": ("", get_args(ScorePosition)[1:]),
@@ -416,5 +421,5 @@ OPTIONS: Mapping[str, tuple[str, type[Any] | tuple[str, ...]]] = {
     "key_bias": ("key-bias", bool),
     "own": ("own-", str),
 }
-"""The options of labels by field, in the order in which labels list them: a prefix, and a word from
-a list, a number, a name or (``bool``) nothing."""
+"""The options of labels by field, in the order in which labels list them. Each option has a prefix,
+and the possible words or the type of its value. A ``bool`` is a prefix without a value."""

@@ -22,7 +22,7 @@ MOST_HEADS = 1024
 
 
 class UnknownPartError(ValueError):
-    """A variant has a part from a user's file that was not imported."""
+    """Raised if a variant names a part from a user's file that was not imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Rank:
     """The inner width of a low-rank projection: a number, or a fraction of the layer's width."""
 
     size: int
-    """The inner width itself, or the divisor of ``d_model``."""
+    """The inner width, or the divisor of ``d_model`` if ``of_width`` is true."""
     of_width: bool = False
-    """Whether the rank is ``d_model / size``."""
+    """Whether the inner width is ``d_model / size``."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or (self.of_width and self.size < 2):
@@ -94,16 +94,17 @@ class Variant(ScoreTerms):
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
-                "expected a query made from the tensor of the key or the value, because the query "
-                f"form is map, got a query made from {query}, which neither key nor value uses; "
+                "expected a query that shares its source with the key or the value, because the "
+                f"query form is map, got a query made from {query}, which only the query reads; "
                 "choices: Q[map]=K-V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None
         if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
-                "expected a key that cannot absorb the map of the query, got a key with its own "
-                "projection and heads (q M k = q (k M')); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "expected a key with a shared projection or fewer heads, because a key with its "
+                "own projection and heads can absorb the map of the query (q M k = q (k M')), got "
+                "such a key; choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
         if heads is not None and heads < 1:
             raise ValueError(f"expected at least 1 KV head, got {heads}")
@@ -120,7 +121,7 @@ class Variant(ScoreTerms):
                 f"set (to {heads}), got a key or a value that is the layer input"
             )
         if self.k_rank and self.sharing.key == IDENTITY:
-            raise ValueError("expected a learned key with a k_rank, got the layer input")
+            raise ValueError("expected a learned key for a k_rank, got the layer input as the key")
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
                 "expected a value with its own projection for a v_rank, got a value made from "
@@ -148,8 +149,8 @@ class Variant(ScoreTerms):
         if not is_shared or sharing.query == sharing.key or self.k_rank:
             rank = f" with rank {self.k_rank}" if self.k_rank else ""
             raise ValueError(
-                "expected, for a latent, a key and a value that share one full-rank projection "
-                f"that the query does not read, got {given}{rank}; choices: Q-K=V, I-K=V"
+                "expected a key and a value that share one full-rank projection, which the query "
+                f"does not read, because a latent is set, got {given}{rank}; choices: Q-K=V, I-K=V"
             )
         if self.positions == "rotary":
             raise ValueError(
@@ -168,7 +169,7 @@ class Variant(ScoreTerms):
             raise ValueError("expected rotary or decoupled positions, got both")
         if self.own is not None and self.own not in OWN:
             known = [f"own-{name}" for name in OWN]
-            hint = suggest(f"own-{self.own}", known) if known else "no imported file registers one"
+            hint = suggest(f"own-{self.own}", known) if known else "import the file first"
             raise UnknownPartError(
                 f"expected a score term, core or layer that an imported file registers, got "
                 f"own-{self.own}; {hint}"
@@ -192,7 +193,7 @@ class Variant(ScoreTerms):
         if self.diagonal != "none" and (not compares_itself or any(others.values())):
             given = [self.sharing.format_tuple({}), *(name for name, has in others.items() if has)]
             raise ValueError(
-                "expected a query and a key that are the same tensor for diagonal normalisation, "
+                "expected query and key to be the same tensor for diagonal normalisation, "
                 f"got {' with '.join(given)}; choices: Q=K-V, Q=K=V"
             )
 
@@ -222,7 +223,7 @@ class Variant(ScoreTerms):
 
     @property
     def projections(self) -> tuple[Source, ...]:
-        """The learned input projections of the roles and of decoupled positions."""
+        """The learned projections of query, key, value and decoupled positions."""
         rope = () if self.decoupled is None else (QUERY_ROPE, KEY_ROPE)
         return (*self.sharing.projections, *rope)
 
@@ -250,7 +251,7 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return this variant with the positions, norms and soft cap of ``own`` that it lacks.
+        """Return this variant with positions, norms and soft cap from ``own`` where it has none.
 
         Positions and the soft cap are taken only if the core of this variant supports them, and
         norms only if key and value are different tensors.
@@ -309,7 +310,7 @@ class LayerVariants:
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
     def keep_positions(self, own: Variant) -> "AnyVariant":
-        """Return each variant with the positions, norms and soft cap of ``own`` that it lacks."""
+        """Return each variant with positions, norms and soft cap from ``own`` where it has none."""
         return join_layers([one.keep_positions(own) for one in self.layers])
 
     def for_layers(self, num_layers: int) -> tuple[Variant, ...]:

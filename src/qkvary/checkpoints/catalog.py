@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""The ``kind`` in the manifest of an export for transformers."""
+"""The value of ``kind`` in the manifest of an export for transformers."""
 
 BYTES = 256
 _WEIGHTS = "model.safetensors"
@@ -49,9 +49,9 @@ class Format(NamedTuple):
     """A format of checkpoints; only loading needs torch."""
 
     title: str
-    """The format and its files, for lists of choices."""
+    """The description of the format and its files in messages."""
     recognises: Callable[[Path], object]
-    """Returns something true if a file or folder has this format, unless an earlier one fits."""
+    """Returns a true value if a file or folder has this format; earlier formats are tried first."""
     describe: Callable[[Path], Model]
     """Returns the model without weights."""
     loader: str
@@ -126,7 +126,7 @@ FORMATS = (
         "formats.llama2c.load",
     ),
 )
-"""All formats; a file or folder has the first format that recognises it."""
+"""All formats, in the order in which they are tried."""
 
 
 def _find_format(path: Path) -> Format | None:
@@ -134,7 +134,7 @@ def _find_format(path: Path) -> Format | None:
 
 
 def _find_folder(path: Path) -> Path:
-    """Return the folder of a file of weights that a folder's configuration describes."""
+    """Return the folder of a ``model.safetensors``, or any other path unchanged."""
     is_part = path.name == _WEIGHTS and path.is_file()
     return path.absolute().parent if is_part else path
 
@@ -189,7 +189,7 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 
 
 def check_output(reference: StrPath, out: StrPath) -> None:
-    """Check that an output does not replace the checkpoint from which it is made.
+    """Refuse an output folder that contains the checkpoint from which the output is made.
 
     Raises:
         UsageError: if the folder is or contains the checkpoint, or if the checkpoint does not
@@ -224,7 +224,7 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
 def find_reference(reference: StrPath) -> Model:
     """Return the model of a named size, a local file or folder, or a hub id, in this order.
 
-    A checkpoint that :func:`load_checkpoint` loads is found under the same name, without weights.
+    The names of local checkpoints are those of :func:`load_checkpoint`; no weights are loaded.
     """
     name = read_name(reference, "the name or path of a model")
     path = None

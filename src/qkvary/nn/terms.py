@@ -1,4 +1,4 @@
-"""Represents attention scores as an object, and defines the score terms that change it.
+"""Attention scores as an object, and the score terms that change this object.
 
 Each score term in ``arch.terms`` has one class here, with the same name. The class sets a field of
 :class:`Scores`. The role terms are in ``nn.projections``.
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """The scores ``(gain * scale (q k^T + rope) + key_bias + pair_bias) / temperature``.
+    """Attention scores. Each part of the following formula is a field.
 
-    Each part of the formula is a field.
+    ``(gain * scale (q k^T + rope) + key_bias + pair_bias) / temperature``
     """
 
     query: Float[Tensor, "batch heads queries head_dim"]
@@ -41,15 +41,15 @@ class Scores:
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Pairs | None = None
-    """``scale q k^T`` if a term has changed single entries, else None."""
+    """The matrix ``scale q k^T`` after a term has changed single entries; None before."""
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor that multiplies ``scale (q k^T + rope)``."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
     temperature: float = 1.0
-    """The number by which the sum of all terms is divided."""
+    """The number that divides the sum of all other parts."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """In linear attention, the logarithm of the factor by which weights decay with each token."""
+    """For linear attention: logarithm of the factor by which weights decay with each token."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return q, k and a scale so that ``scale q k^T`` are the scores without the pair bias."""
@@ -66,7 +66,7 @@ class Scores:
         return query, key, 1.0
 
     def multiply(self) -> Pairs:
-        """Return a new tensor of the scores, without the pair bias."""
+        """Return the scores without the pair bias, as a new tensor."""
         if self.products is None:
             query, key, scale = self.fold()
             return content_scores(query if scale == 1.0 else query * scale, key)
@@ -76,10 +76,11 @@ class Scores:
         return scores / self.temperature
 
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
-        """Return the scores without decoupled positions, and the scores of these positions alone.
+        """Separate the scores of decoupled positions from the other scores.
 
-        Because the two are separate, the key can also be the value, and the rotary key is not
-        copied for each KV head.
+        Return the scores without decoupled positions, and the products of the decoupled positions
+        (or None). In this form, the key can also be the value, and the rotary key is not copied for
+        each KV head.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -119,9 +120,9 @@ def append_key_bias(
 ]:
     """Extend query and key so that their dot products include ``factor`` times the key's bias.
 
-    [q, c] . [k, g] = q . k + c g, so the bias needs no pass over the score map, forward or
-    backward. The bias takes one channel, or one channel per query head of a group if heads have
-    separate biases.
+    [q, c] . [k, g] = q . k + c g. The bias therefore needs no pass over the score map, forward or
+    backward. It takes one extra channel, or one per query head of a group if heads have separate
+    biases.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -137,12 +138,12 @@ class ScoreTerm(nn.Module):
     """Changes the scores of a layer. It is a module because some terms have parameters."""
 
     is_plain: ClassVar[bool] = False
-    """Whether scores stay ``scale q k^T``, the form that kernels for decoding compute."""
+    """True if the scores keep the form ``scale q k^T``, which decoding kernels compute."""
     needs_products: ClassVar[bool] = False
-    """Whether the term changes single entries of the map of products, which fused kernels never
-    store."""
+    """True if the term changes single entries of the matrix ``scale q k^T``. Fused kernels never
+    store this matrix."""
     is_learned_bias: ClassVar[bool] = False
-    """Whether the term adds a learned bias, for which CPUs have no fused kernel."""
+    """True if the term adds a learned bias. CPUs have no fused kernel for learned biases."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -157,14 +158,14 @@ class ScoreTerm(nn.Module):
 
 
 class DiagonalNorm(ScoreTerm):
-    """Divides the diagonal of s K K^T by its mean or norm (:func:`normalise_diagonal`)."""
+    """Divides the diagonal of the scores by its mean or norm (:func:`normalise_diagonal`)."""
 
     needs_products = True
     own_scale: float | None = 1.0
     """The factor that multiplies the normalised diagonal; ``None`` means the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
-        """Compute the products of query and key, and normalise their diagonal."""
+        """Compute the products of query and key, and normalise the diagonal of the products."""
         products = normalise_diagonal(
             content_scores(scores.query * scores.scale, scores.key),
             scores.key.square().sum(dim=-1) * scores.scale,
@@ -191,7 +192,7 @@ class SoftCap(ScoreTerm):
     needs_products = True
 
     def forward(self, scores: Scores) -> Scores:
-        """Cap the scores, and store them as products."""
+        """Return the scores with capped products."""
         cap = self.config.variant.soft_cap or 1.0
         # The temperature divides the capped scores, so it is set to 1 here.
         found = replace(scores, temperature=1.0).multiply()
@@ -225,13 +226,13 @@ class PlusBias(ScoreTerm):
         self.bias = nn.Parameter(torch.empty(sets))
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw w and b as for a linear layer with m inputs and 1 output."""
+        """Initialise w and b like a linear layer with m inputs and 1 output."""
         features = self.weight.shape[1]
         initializer.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
         initializer.bias("plus.bias", self.bias, init, features)
 
     def forward(self, scores: Scores) -> Scores:
-        """Multiply the scores by tau and add g(j)."""
+        """Multiply the scores by tau and add the key bias g(j)."""
         gain = self.weight.sum(dim=-1)[:, None, None]
         return replace(scores, gain=gain, key_bias=self.key_bias(scores.layout.key_positions))
 
@@ -261,12 +262,12 @@ class KeyBias(ScoreTerm):
         self.weight = nn.Parameter(torch.empty(sets, config.position.key_positions))
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start with a factor of 1 and without biases."""
+        """Initialise tau to 1 and the biases to zero."""
         nn.init.ones_(self.gain)
         nn.init.zeros_(self.weight)
 
     def forward(self, scores: Scores) -> Scores:
-        """Multiply the scores by tau and add b(j)."""
+        """Multiply the scores by tau and add the key bias b(j)."""
         index = scores.layout.key_positions.clamp(0, self.weight.shape[1] - 1)
         bias = self.weight[:, index].permute(1, 2, 0)
         return replace(scores, gain=self.gain[:, None, None], key_bias=bias)
@@ -288,7 +289,7 @@ class RelativeBias(ScoreTerm):
         self.weight = nn.Parameter(torch.empty(config.num_heads, size))
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start without a bias."""
+        """Initialise the biases to zero."""
         nn.init.zeros_(self.weight)
 
     def forward(self, scores: Scores) -> Scores:
@@ -339,13 +340,13 @@ class Decay(ScoreTerm):
         self.weight = nn.Parameter(torch.empty(config.num_kv_heads)) if learned else None
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start with the fixed factors."""
+        """Initialise learned factors to the values of the fixed factors."""
         if self.weight is not None:
             with torch.no_grad():
                 self.weight.copy_(self.fixed_logits(self.weight.device))
 
     def forward(self, scores: Scores) -> Scores:
-        """Set the logarithm of the decay."""
+        """Return the scores with the logarithm of the decay factors."""
         device = scores.query.device
         logits = self.fixed_logits(device) if self.weight is None else self.weight
         wide = torch.promote_types(scores.query.dtype, torch.float32)
@@ -368,7 +369,7 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
     "temperature": Temperature,
     "decay": Decay,
 }
-"""The class of each term."""
+"""The class of each score term, by the name of the term."""
 
 
 def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
@@ -379,7 +380,7 @@ def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
 
 
 def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
-    """Return the user's class that a variant names, or None if it is not of the given kind."""
+    """Return a variant's user-defined class if it is a subclass of ``kind``, else None."""
     made = None if variant.own is None else OWN[variant.own].made
     return made if made is not None and issubclass(made, kind) else None
 
@@ -393,11 +394,11 @@ def normalise_diagonal(
     valid: Bool[Tensor, "batch keys"] | None,
     documents: Int[Tensor, "batch keys"] | None,
 ) -> Pairs:
-    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
+    """Divide the diagonal of K K^T by its mean or by its norm.
 
-    So causal layers use the running mean or norm, and layers with a window use the mean or norm
-    over the window. ``squares`` is the diagonal over all keys, scale included; the normalised
-    diagonal is multiplied by ``factor``.
+    For each query, the mean or norm is taken over the tokens that the query sees: a running mean in
+    causal layers, and the mean over the window in layers with a window. ``squares`` is the scaled
+    diagonal for all keys. ``factor`` multiplies the normalised diagonal.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
@@ -435,7 +436,7 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return the sum of ``terms`` over the members of each token that the token sees."""
+    """Return, for each token, the sum of ``terms`` over the tokens that it sees."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

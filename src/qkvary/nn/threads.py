@@ -1,4 +1,4 @@
-"""The number of torch threads inside a block of code."""
+"""Context manager that sets the number of torch threads."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def use_threads(number: int) -> Generator[None]:
-    """Let torch use ``number`` threads inside the block; restore the old number afterwards."""
+    """Set the number of torch threads in a ``with`` block, and restore the old number after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -1,4 +1,4 @@
-"""The vision transformer, which turns an image into the logits of its class."""
+"""Vision transformer for image classification."""
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,12 @@ from qkvary.nn.shapes import LayerMaps
 
 
 class VisionTransformer(nn.Module):
-    """``head(blocks([class; W patches + b] + positions)[0])``.
+    """Vision transformer: ``head(blocks([class; W patches + b] + positions)[0])``.
 
     The head is one matrix or, if the configuration says so, ``Linear - GELU - Linear``.
 
-    Source: Dosovitskiy et al. 2021; the public code of paper 2 (Key-Value Transformer), whose
-    patches are flattened in the same order: rows, columns, channels.
+    Source: Dosovitskiy et al. 2021. Patches are flattened in the order rows, columns, channels, as
+    in the public code of paper 2 (Key-Value Transformer).
     """
 
     def __init__(self, config: VisionTransformerConfig, *, seed: int = 0) -> None:
@@ -40,7 +40,7 @@ class VisionTransformer(nn.Module):
         """Return the logits of each image.
 
         Raises:
-            ValueError: if the images have another size or number of channels.
+            ValueError: if the images have the wrong size or number of channels.
         """
         return self.head(self.features(images))
 
@@ -53,7 +53,7 @@ class VisionTransformer(nn.Module):
         return self.stack(x, layout=layout)[:, 0]
 
     def head(self, features: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch classes"]:
-        """Return the logits for a hidden state of the class token."""
+        """Return the logits for the hidden state of the class token."""
         return self.head_out(features if self.head_in is None else F.gelu(self.head_in(features)))
 
     def attention_maps(self, images: Float[Tensor, "batch channels rows columns"]) -> LayerMaps:

@@ -31,7 +31,7 @@ _MEAN = "mean over configurations, as the public notebook stores it"
 
 
 def average(table: str, columns: Sequence[str]) -> Derive:
-    """Return a function that derives a figure as the mean of some other columns in its row."""
+    """Return a function that derives a figure as the mean of other columns in the same row."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         parts = [load_published(table).figure(figure.row, column) for column in columns]
@@ -50,14 +50,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _stored(figure: PublishedFigure) -> Derivation | None:
-    """Derive the mean that the notebook stores for the same variant and task."""
+    """Derive a mean of a table from the notebook, which stores it for the same variant and task."""
     if figure.variant not in _IN_NOTEBOOK:
         return None
     return Derivation(value=_in_notebook(figure.variant, figure.column), formula=_MEAN)
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive a figure of swap or sub, two columns that the earlier paper exchanged in its table."""
+    """Derive a figure of swap or sub; paper 2's table has these two columns exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]

@@ -21,9 +21,9 @@ def document_names() -> tuple[str, ...]:
 
 
 def read_documents(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the documents that ``--document`` names; all documents if it names none.
+    """Return the documents that ``--document`` names; without the option, return all documents.
 
-    A document may be named by its folder too, such as ``overview`` for ``overview-article``.
+    The name of a document's folder is accepted too, such as ``overview`` for ``overview-article``.
 
     Raises:
         UsageError: for an unknown document.
@@ -39,12 +39,13 @@ def read_documents(given: Iterable[str]) -> tuple[str, ...]:
 def select_names(
     texts: Iterable[str], names: Iterable[str], documents: Iterable[str], what: str
 ) -> list[str]:
-    """Return the names of figures or tables that equal a text or end with it, or all of them.
+    """Select names of figures or tables in some documents.
 
-    Only names in ``documents`` are returned, which are read by ``read_documents``.
+    Return one name for each text: the name that equals the text, or else the only name that ends
+    with it. Without texts, return all names in the documents.
 
     Raises:
-        ValueError: if no name or several names fit a text, or if the documents have no name.
+        ValueError: if a text fits no name or several names, or if the documents have no names.
     """
     chosen = read_documents(documents)
     own = [name for name in names if name.startswith(tuple(f"{one}-" for one in chosen))]
@@ -70,7 +71,7 @@ def published_file(name: str) -> Any:
 
 
 def find_by_end(text: str, names: Collection[str], what: str) -> str:
-    """Return the name that equals ``text``, or else the only one that ends with it."""
+    """Return the name that equals ``text``, or else the only name that ends with it."""
     if text in names:
         return text
     found = [name for name in names if name.endswith(f"-{text}")]
@@ -93,7 +94,7 @@ def _choose(name: str, files: Mapping[str, _File], what: str) -> _File:
 
 @functools.cache
 def _claims() -> Mapping[str, Any]:
-    """Return the parsed claims of the documents by folder name."""
+    """Return a mapping from folder names to the parsed claims of the documents."""
     files = {folder.name: folder / f"claims{_ENDING}" for folder in _folders()}
     return {
         name: json.loads(file.read_text("utf-8")) for name, file in files.items() if file.is_file()
@@ -101,7 +102,7 @@ def _claims() -> Mapping[str, Any]:
 
 
 def _documents() -> dict[str, str]:
-    """Return the names of the documents by folder name."""
+    """Return a mapping from folder names to document names."""
     return {folder: one["document"] for folder, one in _claims().items()}
 
 

@@ -1,4 +1,4 @@
-"""Reads the claims of the papers, each with its judges: the numbers and tests that decide it.
+"""Reads the claims of the papers, and their judges: the numbers and tests that decide claims.
 
 Each document's folder has a file ``claims.json`` with paraphrased claims. The module
 ``claim_verdicts`` derives the verdicts. Never imports torch, numpy or scipy, and reads no study.
@@ -17,13 +17,13 @@ SCHEMA_VERSION = 1
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
 Shown = Literal["claim", "opposite", "neither"]
-"""``neither`` for a test or figure that is listed with a claim but does not decide it."""
+"""``neither`` marks a test or figure that is listed with a claim but does not decide it."""
 Quantifier = Literal["", "some", "every"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRange:
-    """The range in which a difference or figure lies if the claim is true."""
+    """The range of a difference or figure for which the claim is true."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -38,20 +38,20 @@ class ByFigure:
     row: str
     column: str
     literal: bool = False
-    """Whether the claim says what is counted. If it does, a figure that is right only under another
-    convention refutes the claim."""
+    """True if the claim states its convention. A figure that is right only under another convention
+    then refutes the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByComparison:
     """Judges a claim by a published number, or by the difference between two published numbers.
 
-    Published numbers are known only up to rounding.
+    The interval of the result allows for the rounding of published numbers.
     """
 
     first: ByFigure
     second: ByFigure | None
-    """The figure to subtract from the first; None to judge the first alone."""
+    """The number to subtract from ``first``; None to judge ``first`` itself."""
     claimed: ClaimedRange
 
 
@@ -60,13 +60,13 @@ class ByTest:
     """Judges a claim by an exact statement that a test of this project checks."""
 
     node: str
-    """The test as pytest names it, without parameters."""
+    """Pytest's node ID of the test, without parameters."""
     says: str
-    """What the test proves, as a sentence."""
+    """The statement that the test proves, as a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """When it holds: the end of a sentence that begins "It holds" or "It does not hold"; empty if
-    always."""
+    """The condition of the verdict, worded to follow "It holds" or "It does not hold"; empty for no
+    condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +86,15 @@ class ByStudy:
     unit: str
     """The unit that is written after the figure."""
     quantity: str = ""
-    """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
+    """A metric, a column, ``steps_to_solve`` or ``diverged``; empty for the metric of the table."""
     shows: Literal["claim", "neither"] = "claim"
     condition: str = ""
-    """When it holds: the end of a sentence that begins "It holds" or "It does not hold"; empty if
-    always."""
+    """The condition of the verdict, worded to follow "It holds" or "It does not hold"; empty for no
+    condition."""
 
     @property
     def tasks(self) -> frozenset[str]:
-        """The tasks and settings that the name of the table lists."""
+        """The tasks and settings in the name of the table."""
         return frozenset(self.table.removeprefix("average of ").split(", "))
 
     @property
@@ -112,32 +112,32 @@ class Claim:
     """One claim of a document."""
 
     name: str
-    """Document and number, such as ``poster-12``."""
+    """Name of the document and number of the claim, such as ``poster-12``."""
     place: str
     """The section, table or caption that makes the claim."""
     text: str
-    """The claim in this project's words."""
+    """The claim, paraphrased."""
     kind: ClaimKind
     judges: tuple[Judge, ...]
     quantifier: Quantifier
-    """How many judges must agree: ``some`` if the claim says "sometimes", ``every`` if the claim
-    names its settings or variants. If it is empty, a disagreement between judges becomes a
+    """The judges that must agree: ``some`` if the claim says "sometimes", ``every`` if the claim
+    names its settings or variants. If the field is empty, a disagreement between judges becomes a
     condition of the verdict."""
     parameters: int | None
-    """Parameters of the smallest networks that the claim is about; None for networks of any
-    size."""
+    """Number of parameters of the smallest networks in the claim; None for a claim about all
+    sizes."""
     main: bool
-    """Whether the claim is in an abstract or conclusion, or a main statement of an article."""
+    """True for a claim in an abstract or conclusion, or for a main statement of an article."""
     same_as: str
     """The name of another claim with the same meaning; empty for none."""
     note: str
-    """How the claim is read, or the limits of its judges, in sentences; empty for none."""
+    """Sentences on the reading of the claim or the limits of its judges; empty for none."""
     untested: str
-    """The part of the claim that no judge covers, as a noun or a clause; empty if none is left."""
+    """The untested part of the claim, as a noun or a clause; empty if all of it is tested."""
     needs: str
-    """What a test would require, as a sentence; empty for a claim with judges."""
+    """A sentence on the requirements of a test; empty for a claim with judges."""
     words: str
-    """Search terms from the document that the claim itself does not contain; not shown."""
+    """Additional search terms from the document; reports do not show them."""
 
     @property
     def document(self) -> str:
@@ -165,7 +165,7 @@ def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:
     """Build the claims of a document from the contents of its file."""
     if data.get("schema_version") != SCHEMA_VERSION or data.get("document") != name:
         raise ValueError(
-            f"claims of {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "
+            f"claims of {name!r}: expected schema_version {SCHEMA_VERSION} and document {name!r}, "
             f"got {data.get('schema_version')!r} and {data.get('document')!r}"
         )
     size = data.get("parameters")
@@ -226,12 +226,13 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
             condition=entry.get("condition", ""),
         )
     raise ValueError(
-        f"claim {claim}: expected a judge with figure, compare, test or study, got {list(entry)}"
+        f"claim {claim}: expected a judge with a key figure, compare, test or study, "
+        f"got the keys {list(entry)}"
     )
 
 
 def _figure(words: "list[str]", *, literal: bool = False) -> ByFigure:
-    """Build a judge from a figure's table, row and column; the column defaults to ``value``."""
+    """Build a judge from ``[table, row, column]``; if the column is left out, it is ``value``."""
     table, row, *column = words
     name = column[0] if column else "value"
     return ByFigure(table=table, row=row, column=name, literal=literal)

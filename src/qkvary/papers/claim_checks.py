@@ -9,7 +9,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 _ABSENT = "nothing"
-"""Written in messages for a value that one of two versions of a claim does not have."""
+"""Shown in messages for a value that is missing in one of two versions of a claim."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
@@ -30,7 +30,7 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
 def find_wrong(
     stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each claim whose stored verdict is not the derived one."""
+    """Return a sentence for each claim that differs between the stored and the derived verdicts."""
     now = {str(one["name"]): one for one in derived}
     before = {str(one["name"]): one for one in stored}
     found: list[str] = []
@@ -49,12 +49,12 @@ def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
     for field in dict.fromkeys((*derived, *stored)):
         one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:
-            return f"{field} is {one}, but {other} follows"
+            return f"{field} is {one}, expected {other}"
     return ""
 
 
 def _values(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each value in a claim, and the value, both as text."""
+    """Yield each value in a claim as two texts: the path to the value, and the value."""
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[str, object]", value).items():
             yield from _values(part, f"{name} {key}".lstrip())

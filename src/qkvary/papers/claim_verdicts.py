@@ -1,20 +1,21 @@
 """Derives the verdict on each claim from its judges, by rule. Never imports torch.
 
-Each judge of a claim (a published number, a comparison, a test or a study) gives a finding
-(``findings``). If all findings agree, the claim has the verdict of the findings. Otherwise:
+Each judge of a claim (a published number, a comparison, a test or a study) gives a finding. The
+module ``findings`` derives the findings. If all findings of a claim agree, the claim has their
+verdict. If they disagree, the quantifier of the claim decides:
 
-- a claim that something happens sometimes (``some``) fails only if all findings fail;
-- any other claim fails if an exact finding fails: a wrong figure, or a test that shows the opposite
-  without a condition;
-- a claim that names its settings or variants (``every``) fails if any finding fails; if no finding
-  fails but one is *not distinguished* (undecided), the claim is not distinguished either;
-- any other claim *holds with a condition* if at least one finding supports it; the condition lists
-  where the claim holds and where it does not.
+- A claim that something happens sometimes (``some``) fails only if all findings fail.
+- Any other claim fails if an exact finding fails: a wrong figure, or a test that shows the opposite
+  without a condition.
+- A claim that names its settings or variants (``every``) fails if any finding fails. If no finding
+  fails but one is *not distinguished* (undecided), the claim is *not distinguished*.
+- A claim without a quantifier *holds with a condition* if at least one finding supports it. The
+  condition lists where the claim holds and where it does not.
 
-The scale of a study counts: if the networks of a study are more than ten times smaller than the
-networks of the claim, the figure of the study counts as undecided. Such a figure is ignored if a
-published number agrees with the claim. A study that contradicts a claim counts as undecided too if
-a study of the same variants and task with larger networks does not contradict it.
+The size of the networks counts. A study is undecided if its networks are more than ten times
+smaller than those of the claim. Such a study is ignored if a published number agrees with the
+claim. A study that contradicts the claim is undecided too if a study of the same variants and task
+with larger networks does not contradict the claim.
 
 Published numbers are not new measurements. If a claim is not about arithmetic and only printed
 figures support it, the claim holds with a condition that says so. Comparisons of published numbers
@@ -33,15 +34,15 @@ from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
 PRINTED = "according to published numbers, which this project did not measure again"
-"""The condition of a claim if only published numbers support it and no study judges it."""
+"""Condition of a claim that only published numbers support, if no study judges it."""
 UNDECIDED = (
     "according to published numbers; this project's own measurements do not decide the claim"
 )
-"""The condition of a claim if only published numbers support it and studies do not decide it."""
+"""Condition of a claim that only published numbers support, if its studies do not decide it."""
 SCALE = 10
-"""A study counts if its networks are at most this many times smaller than those of the claim."""
+"""A study is undecided if its networks are smaller than the claim's by more than this factor."""
 NAMES = 2
-"""Maximum number of findings named in a condition, and of studies named in ``scale``."""
+"""Maximum number of names in a list of findings (``condition``) or of studies (``scale``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +52,11 @@ class JudgedClaim:
     claim: Claim
     verdict: ClaimVerdict
     condition: str
-    """When the claim holds and when not, in sentences; empty for no condition."""
+    """Sentences that say when the claim holds and when it does not; empty for no condition."""
     scale: str
-    """The size of the networks behind the verdict, and their studies; empty if there are none."""
+    """Sizes of the networks that decide the verdict, and their studies; empty without networks."""
     needs: str
-    """What a test would require, as a sentence; empty for a claim that is tested."""
+    """A sentence on the requirements of a test; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
@@ -86,7 +87,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return the finding, made undecided if its networks are too small for the claim."""
+    """Return the finding, marked as undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -96,7 +97,7 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
 
 
 def _outweigh(judges: Sequence[Judge], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, each as undecided if it refutes and a larger study does not."""
+    """Mark each refuting finding as undecided if a larger study does not refute the claim."""
     pairs = list(zip(judges, findings, strict=True))
     return [_weigh(judge, finding, pairs) for judge, finding in pairs]
 
@@ -135,7 +136,7 @@ def _size(parameters: int) -> str:
 
 
 def _missing(claim: Claim) -> str:
-    """Return a sentence on what a test of the claim needs."""
+    """Return a sentence on the requirements of a test of the claim."""
     judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
     tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
     if not tables:
@@ -145,9 +146,10 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count.
+    """Return the findings that decide the claim.
 
-    Printed comparisons count if they contradict the claim, or if no study or test decides it.
+    Comparisons of published numbers are left out if they support the claim and a study or test
+    decides it.
     """
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
@@ -159,7 +161,7 @@ def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
-    """Return the verdict that follows from several findings, and its condition in sentences."""
+    """Combine findings into one verdict and the sentences of its condition."""
     some, every = quantifier == "some", quantifier == "every"
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
@@ -188,9 +190,10 @@ _DECIDED = CLAIM_VERDICTS[:-1]
 
 
 def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
-    """Return one sentence on the tests among the findings, and one on the other findings.
+    """Return a sentence on the findings from tests, and a sentence on the other findings.
 
-    The first sentence says what the tests show; the second begins with ``start`` and names figures.
+    The first sentence says that the tests show ``shown``. The second sentence begins with ``start``
+    and names the figures of the other findings.
     """
     tests = len({one.check for one in findings if one.tested})
     said = f"One test shows {shown}." if tests == 1 else f"{tests} tests show {shown}."
@@ -212,7 +215,7 @@ def _join(*sentences: str) -> str:
 
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
-    """Return a phrase with the sizes of the networks behind a verdict, and their studies."""
+    """Return a phrase with the sizes of the networks that decide a verdict, and their studies."""
     # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings

@@ -1,4 +1,4 @@
-"""Look up what the papers claim: each claim with a verdict and the figures behind the verdict."""
+"""Look up the claims of the papers, with a verdict and the deciding figures for each claim."""
 
 import re
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ def claims(
     studies: Path | None = None,
     check: Path | None = None,
 ) -> Result[tuple[JudgedClaim, ...]]:
-    """Look up what the papers claim: each claim with a verdict and the figures behind the verdict.
+    """Look up the claims of the papers, with a verdict and the deciding figures for each claim.
 
-    Without a claim or a filter, the result is the number of claims per document and verdict.
-    Otherwise the result is the selected claims. Each claim has the figures that judge it, the
-    report page or test that a figure comes from, and the command that reproduces the figures.
+    Without a claim or a filter, the command prints the number of claims per document and verdict.
+    Otherwise it prints the selected claims. Each claim has the figures that judge it, the report
+    page or test with each figure, and the command that reproduces the figure.
 
     Args:
         claims: Names of claims, such as poster-3.
@@ -71,7 +71,7 @@ def claims(
 
 
 def _check(path: Path, derived: Sequence[JudgedClaim]) -> Report:
-    """Refuse a stored document whose verdicts differ from newly derived ones."""
+    """Raise a DamagedError if verdicts in a stored document differ from newly derived verdicts."""
     stored = read_verdicts(path)
     wrong = find_wrong(stored, list(map(claim_data, derived)))
     if wrong:
@@ -140,14 +140,14 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
-    """Return the known word that is nearest to an unknown one; empty if none is near."""
+    """Return the known word that is most similar to an unknown word; empty if none is similar."""
     known = {word for one in every for word in re.findall(r"[\w-]+", _searched(one))}
     unknown = (word for word in words if not any(word in one for one in known))
     return next((near for word in unknown for near in near_names(word, sorted(known))), "")
 
 
 def _searched(one: JudgedClaim) -> str:
-    """Return all text of a claim and its findings that a search covers."""
+    """Return the text of a claim and its findings in which a search looks for words."""
     claim = one.claim
     parts = (
         *(claim.name, claim.place, claim.kind, claim.text, claim.words),

@@ -1,6 +1,6 @@
 """The report on the claims of the papers, the poster and the article.
 
-It lists each claim with its verdict and the numbers or tests behind the verdict.
+It lists each claim with its verdict and the numbers or tests that decide the verdict.
 """
 
 from collections import Counter
@@ -49,11 +49,11 @@ CAVEATS = (
     ),
 )
 FOLDED = 3
-"""The report shows all findings of a claim that has at most this many. If a claim has more, the
+"""Maximum number of findings of a claim that the report shows in full. If a claim has more, the
 report shows at most one finding per record and counts the others."""
 MANY = 5
-"""If a claim has more findings than this, the report shows only one finding that does not hold, or
-none, and counts the others."""
+"""Maximum number of findings of a claim for one finding per record. If a claim has more findings,
+the report shows only one finding that does not hold (if there is one) and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -71,7 +71,7 @@ def claims_report(
     """Return the report on some claims.
 
     If the user asked for these claims (``asked``), the terminal prints each claim. If no claim was
-    found, ``near`` is a word to search for instead.
+    found, the report suggests the search word ``near``.
     """
     sections = [
         _section(document, own, brief=asked)
@@ -191,8 +191,8 @@ def _verdict_cell(one: JudgedClaim) -> Cell:
 def _evidence(one: JudgedClaim) -> Iterator[str]:
     """Yield lines with the evidence for a verdict.
 
-    The first lines have figures with their record and command. Then come the claim's note and what
-    a test would require, if the claim has them.
+    The first lines have the figures, with their record and command. The last lines have the claim's
+    note and the requirements of a test, if the claim has them.
     """
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
@@ -212,15 +212,14 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
-    """Return the first finding whose verdict is not ``holds``, or else the first finding."""
+    """Return the first finding whose verdict is not ``holds``; if all hold, the first finding."""
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the text of the finding ``first``, and then summarise the rest of the group.
+    """Yield the text of the finding ``first``, and then the number of other findings per verdict.
 
-    For each verdict, the summary says how many of the other findings have it. If the group does
-    not contain ``first``, only the summary is given.
+    If the group does not contain ``first``, only the numbers are given.
     """
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)

@@ -1,4 +1,4 @@
-"""Derivations of published numbers: what a recomputed number consists of."""
+"""Data classes and helper functions for recomputed published numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from qkvary.papers.tables import load_published
 from qkvary.studies.published_tables import PublishedFigure
 
 Value = float | str
-"""A number in the unit of the published number, or words and formulas."""
+"""A number in the unit of the published number, or a text with words or formulas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,42 +15,42 @@ class Alternative:
     """The value of a figure under another convention, or with a known mistake."""
 
     value: Value
-    """The figure under this alternative."""
+    """The figure under the other convention or with the mistake."""
     convention: str
-    """The difference, in words that follow "with" (a convention) or "by" (a mistake)."""
+    """The other convention, worded to follow "with"; or the mistake, worded to follow "by"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation:
-    """One recomputed figure."""
+    """A recomputed figure, with its formula and convention."""
 
     value: Value
-    """The figure under the paper's convention. If the paper states no convention, its words have
-    their plain meaning."""
+    """The figure under the paper's convention. If the paper states no convention, its words are
+    taken literally."""
     formula: str
-    """How the figure is computed, for readers; nothing is computed from this text."""
+    """Text that describes the computation; nothing is computed from this text."""
     convention: str = ""
-    """What is counted and in which unit; empty if there is no choice."""
+    """The counted quantity and its unit; empty if only one convention is possible."""
     spread: tuple[float, float] | None = None
-    """The range of possible values if the inputs are rounded; None if they are exact."""
+    """The range of possible values if the inputs are rounded; None for exact inputs."""
     others: tuple[Alternative, ...] = ()
     """The figures under other conventions."""
     slips: tuple[Alternative, ...] = ()
     """The figures that result from known mistakes, such as dividing MB by MiB."""
     holds: bool | None = None
-    """Whether the value supports a claim in words; None if the claim is a number."""
+    """For a claim in words, True if the value supports the claim; None for a claimed number."""
     note: str = ""
-    """A further remark for the reader."""
+    """An additional remark in the report."""
 
 
 Derive = Callable[[PublishedFigure], Derivation | None]
-"""Derives a figure of a table, or returns ``None`` if the figure cannot be recomputed."""
+"""Function that derives a figure of a table; it returns None for a figure without a formula."""
 Registry = Mapping[str, Derive]
 """The function that derives each table's figures, by the name of the table."""
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:
-    """Return a function that derives the published numbers in the given columns only."""
+    """Return a function that derives the figures in the given columns, and no others."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         column = columns.get(figure.column)
@@ -60,7 +60,7 @@ def by_column(columns: Mapping[str, Derive]) -> Derive:
 
 
 def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
-    """Return a function that derives the published numbers of a table with one number per row."""
+    """Return a function that derives the figures in the given rows, one figure per row."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         row = rows.get(figure.row)
@@ -70,7 +70,7 @@ def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
 
 
 def printed_value(table: str, row: str, column: str) -> float:
-    """Return a printed number from which another figure is derived."""
+    """Return a printed number, for use in the derivation of another figure."""
     figure = load_published(table).figure(row, column)
     if figure.value is None:
         raise ValueError(
@@ -82,5 +82,5 @@ def printed_value(table: str, row: str, column: str) -> float:
 def variant_of(figure: PublishedFigure) -> str:
     """Return the variant of a figure's row."""
     if figure.variant is None:
-        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
+        raise ValueError(f"expected the row of a variant, got {figure.row!r}")
     return figure.variant

@@ -74,7 +74,7 @@ def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def score_map(values: NDArray[np.float64], title: str) -> svg.Drawing:
-    """Draw a matrix, white for its smallest number and dark for its largest."""
+    """Draw a matrix as a map, from white (smallest number) to dark (largest number)."""
     low, high = float(values.min()), float(values.max())
     shades = np.rint((values - low) / (high - low or 1.0) * 15).astype(np.uint8)
     ends = f"{numbers.real(low)} to {numbers.real(high)}"
@@ -115,7 +115,7 @@ def transfer_errors(reading: str) -> Iterator[TransferError]:
 
 
 def transfer_chart(errors: Sequence[TransferError], title: str) -> svg.Drawing:
-    """Draw errors and intervals by width, with one line for the network and one for the map."""
+    """Draw errors and intervals by width: one line for the network, one for the linear map."""
     ends = [end for one in errors for end in (one.error.low, one.error.high) if end is not None]
     up = svg.Scale(low=0, high=svg.padded(ends)[1], start=150, end=24)
     parts: list[Markup] = [

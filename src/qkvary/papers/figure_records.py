@@ -1,4 +1,4 @@
-"""The records that the papers' figures are drawn from: runs in a folder, or tables of reports."""
+"""Reads the records for the papers' figures: runs in a folder, or tables of reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Printed(NamedTuple):
     published: float
     ours: float
     note: str = ""
-    """A note on the two numbers, if they differ in more than their runs."""
+    """A note on differences between the two experiments; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class StudyRecords:
 def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     """Return the records of a study, from a store or from the tables of its report.
 
-    The tables are read only if the store has no run of the study; they hold neither attention maps
-    nor pictures.
+    The tables are read only if the store has no run of the study. They contain no attention maps
+    and no pictures.
     """
     study = load_study(name)
     # A study may have thousands of keys; without runs, none of them is needed.

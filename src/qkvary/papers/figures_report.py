@@ -1,4 +1,4 @@
-"""The report of the papers' figures, each drawn from the runs that exist."""
+"""The report of the papers' figures, drawn from the runs that exist."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from qkvary.text.numbers import MISSING
 
 T = TypeVar("T")
 ReadRecords = Callable[[str], StudyRecords]
-"""Returns the records of a study by its name."""
+"""Function that returns the records of a study, given the name of the study."""
 
 _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "diagonal": "random keys",
@@ -39,9 +39,9 @@ _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "printed": "published numbers",
     "transfer": paper_charts.TRANSFER,
 }
-"""The source of the figures that need no runs, by kind of figure."""
+"""Sources of the kinds of figures that are drawn without runs."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
-"""The sizes of the example in paper 1's figure 5."""
+"""Number of keys and of channels in the example of paper 1's figure 5."""
 _DIAGONAL_CODE = (
     "scores = keys @ keys.T",
     "diagonal = scores.diagonal()",
@@ -55,16 +55,16 @@ class _Drawn:
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()
-    """The records that the figure is drawn from."""
+    """The records from which the figure is drawn."""
     missing: tuple[Panel, ...] = ()
-    """The parts of the figure that have no records."""
+    """The panels of the figure without records."""
     curves: tuple[LearningCurve, ...] = ()
     is_part: bool = False
-    """Whether the runs are only a part of the published runs, or differ from them."""
+    """True if some of the published runs are missing, or if runs differ from the published runs."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The studies that the figure is drawn from."""
+        """The studies from which the figure is drawn."""
         return tuple(dict.fromkeys(one.study for one in self.records))
 
 
@@ -248,7 +248,7 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
 def _differences(
     panel: Panel, records: Records, curves: Sequence[LearningCurve], total: int
 ) -> Iterator[str]:
-    """Yield sentences on how a panel's runs differ from the published ones."""
+    """Yield a sentence for each difference between a panel's runs and the published runs."""
     if records.differs:
         yield f"{records.study}: {records.differs}."
     have = len({curve.setting for curve in curves})
@@ -292,7 +292,7 @@ def _panel_charts(
     curves: Sequence[LearningCurve],
     total: int,
 ) -> Iterator[tuple[str, Chart]]:
-    """Yield each quantity of a panel with its chart, or with one chart per setting."""
+    """Yield each quantity of a panel with a chart of all settings or with charts per setting."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     for members in [[name] for name in settings] if panel.each_setting else [settings]:
         for quantity in panel.quantities:
@@ -365,7 +365,7 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
 
 
 def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[RunAttention]:
-    """Return the maps of a figure's variants, in the first setting that has any."""
+    """Return the attention maps of a figure's variants from the first setting with such maps."""
     for setting in settings:
         own = {one.variant: one for one in known.attention if one.setting == setting}
         found = [own[variant] for variant in figure.variants if variant in own]

@@ -7,7 +7,7 @@
   rounding, which the condition names. Otherwise it *does not hold*.
 - A test *holds* if it states the claim; if the test applies only under a condition, it *holds with
   a condition*. It *does not hold* if it states the opposite of the claim.
-- A test or figure that is marked ``neither`` is *not distinguished*.
+- A test or figure with the mark ``neither`` is *not distinguished*.
 """
 
 import functools
@@ -58,27 +58,27 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""The difference between two published numbers that chance alone is assumed to cause, by table and
-column. It is used if the table prints no standard deviations. Decision 0030 gives the sources."""
+"""Assumed spread of the difference between two published numbers, by table and column. It is used
+if the table prints no standard deviations. Decision 0030 gives the sources."""
 STANDARD_ERRORS = 2
-"""A difference of means over settings counts as chance up to this number of standard errors."""
+"""Assumed spread of the difference between means over settings, as a number of standard errors."""
 CONFIGURATIONS: Mapping[str, int] = {
     **dict.fromkeys(("mnist", "fashion_mnist"), 48),
     **dict.fromkeys(("cifar10", "cifar100"), 24),
     "anomaly": 8,
 }
-"""The configurations over which table 3 of "Key-Value Transformer" prints a mean and its standard
-deviation: those that the text lists, with the one patch size that the code has for CIFAR."""
+"""Number of configurations in each mean of table 3 of "Key-Value Transformer". The text lists the
+configurations; for CIFAR, only the patch size of the code is counted."""
 OVER_SETTINGS = frozenset(
     {
         *("key-value-table-2", "key-value-table-3"),
         *("three-projections-table-2", "three-projections-table-3"),
     }
 )
-"""Published tables of means over settings: their deviations are between settings, not runs."""
+"""Published tables of means over settings. Their deviations are between settings, not runs."""
 ONE_SETTING = ("three-projections-table-3", "tiny_imagenet")
-"""A column of a table in ``OVER_SETTINGS`` that has one setting. Its spread is the deviation of the
-nearest task, CIFAR-100."""
+"""The only column in the tables of ``OVER_SETTINGS`` that has a single setting. Its assumed spread
+is the standard deviation of the most similar task, CIFAR-100."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
@@ -89,7 +89,7 @@ SCRIPTS = frozenset(
         *("attention-maps", "training-cost"),
     }
 )
-"""Experiments with figures from several studies, or from none. In a clone, the script
+"""Experiments whose figures come from several studies or from no study. In a clone, the script
 ``measure.py`` in the folder of an experiment reproduces its figures."""
 ONE_EACH = frozenset(
     {
@@ -102,34 +102,34 @@ SEEDS = (
     "according to published numbers that each come from a single network; no spread between seeds "
     "is printed, so that one is assumed"
 )
-"""The condition of verdicts on comparisons in the tables of ``ONE_EACH``."""
+"""The condition of a verdict that compares two figures of a table in ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
 _SLACK = 1e-12
-"""The ends of an interval and of a range count as equal if they differ by at most this."""
+"""The maximum difference at which ends of an interval and of a range count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The verdict of one judge on a claim, with the figure or test behind it."""
+    """The verdict of one judge on a claim, with the figure or test that decides it."""
 
     verdict: ClaimVerdict
     what: str
     """The name of the figure or of the test."""
     figure: str
-    """The figure with its interval, or the statement, in words."""
+    """The figure with its interval, or the statement of the test."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     detectable: float | None = None
     """The smallest difference that the study would have detected."""
     condition: str = ""
-    """When the finding agrees with the claim or contradicts it, worded as the end of a sentence."""
+    """The condition of the verdict, worded to follow "It holds" or "It does not hold"."""
     study: str = ""
     """The study of the figure and its number of runs, as in ``lm-small: 5 pairs of runs``."""
     parameters: tuple[int, int] | None = None
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
-    """Whether the networks are too small for the claim."""
+    """True if the networks are too small for the claim."""
     record: str
     """The page, table or test that has the figure."""
     check: str
@@ -137,21 +137,21 @@ class Finding:
 
     @property
     def printed(self) -> bool:
-        """Whether the finding comes from published numbers alone."""
+        """True if the finding comes only from published numbers."""
         return self.check.startswith(RECOMPUTE)
 
     @property
     def exact(self) -> bool:
-        """Whether the finding alone can refute a claim.
+        """True if the finding alone can refute a claim.
 
-        It can if it is a recomputed figure, or a test without a condition.
+        Such a finding is a recomputed figure, or a test without a condition.
         """
         recomputed = self.printed and self.low is None
         return recomputed or (self.tested and not self.condition)
 
     @property
     def tested(self) -> bool:
-        """Whether the finding comes from a test."""
+        """True if the finding comes from a test."""
         return self.check.startswith(TEST)
 
 
@@ -186,7 +186,7 @@ def _recomputed(table: str) -> dict[tuple[str, str], Recomputed]:
 
 
 def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
-    """Return a published number with its table; if it is absent, a KeyError lists the choices."""
+    """Return a published number and its table, or raise a KeyError that lists the choices."""
     table = load_published(judge.table)
     figure = table.figure(judge.row, judge.column)
     return table, _recomputed(judge.table)[figure.row, figure.column]
@@ -283,7 +283,7 @@ def _standard_error(first: PublishedFigure, second: PublishedFigure) -> float:
 
 
 def _chance(judge: ByFigure, spread: float, error: float) -> str:
-    """Return in words what widens the interval of a comparison of published numbers."""
+    """Return a phrase for the assumed spread in a comparison of published numbers."""
     if error:
         settings = CONFIGURATIONS[judge.column]
         return f"{spread:.1g}, two standard errors over {settings} settings"
@@ -362,12 +362,12 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
 
 
 def _in_table(judge: ByStudy) -> str:
-    """Return the table of a figure in brackets, unless the variant names it."""
+    """Return the table of a figure in brackets; empty if the variant already names the table."""
     return "" if f"({judge.table})" in judge.variant else f" ({judge.table})"
 
 
 def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
-    """Format a figure with its interval and, if undecided, the detectable difference."""
+    """Format a figure with its interval and, if undecided, the difference that is detectable."""
     unit = f" {judge.unit}" if judge.unit else ""
     signed = bool(judge.reference)
     if kept.low is None or kept.high is None:

@@ -1,8 +1,8 @@
-"""Reads the stored figures that judge claims. Never imports torch.
+"""Reads the figures of studies that judge claims from a file. Never imports torch.
 
-The package has no tables of studies, so ``kept_figures.json`` carries the figures that judges need.
-The script ``studies/claims/make.py`` copies them from the tables in the repository's folder
-``studies``, which ``kept_tables`` reads.
+The package contains the file ``kept_figures.json`` instead of the tables of studies. The script
+``studies/claims/make.py`` copies the figures from the tables in the repository's folder ``studies``
+to this file. The module ``kept_tables`` reads the tables.
 """
 
 import functools
@@ -35,12 +35,12 @@ class KeptFigure:
     folder: str
     """The study's folder inside the folder of reports, such as ``ours/lm-small``."""
     parameters: tuple[int, int] | None
-    """Parameters of the smallest and the largest network; None if the figure is about no
-    network."""
+    """Parameters of the smallest and the largest network; None for a figure without
+    networks."""
 
 
 FindKept = Callable[[ByStudy], KeptFigure | None]
-"""Finds the figure for a judge; None if it is not kept."""
+"""Function that returns the stored figure for a judge, or None if there is none."""
 
 
 def find_packaged(judge: ByStudy) -> KeptFigure | None:

@@ -23,11 +23,11 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.results.statistics import wilson
 
 LARGEST_TABLE = 2**26
-"""Maximum bytes of a table of a report."""
+"""Maximum size of a table of a report, in bytes."""
 STEPS = "steps_to_solve"
-"""The quantity of the table ``solving``: the steps until a task is solved."""
+"""Name of the quantity in the table ``solving``: the steps until a task is solved."""
 DIVERGED = "diverged"
-"""The quantity that stands for the share of diverged or failed runs."""
+"""Name of the quantity for the share of runs that diverged or failed."""
 
 Row = Mapping[str, str]
 
@@ -64,7 +64,7 @@ def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
 
 
 def read_kept(folder: Path, judge: ByStudy) -> KeptFigure | None:
-    """Return the figure that a judge asks for, or None if the tables lack it."""
+    """Return the figure for a judge, or None if the tables do not contain it."""
     tables = find_tables(folder, judge.study)
     if tables is None:
         return None
@@ -98,7 +98,7 @@ def _read_figure(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | None
 
 
 def _places(judge: ByStudy) -> Sequence[tuple[str, dict[str, str]]]:
-    """Return the files that may contain a figure, with the columns that identify it there."""
+    """Return the tables that may contain a figure, and the cells that identify its row in each."""
     if judge.quantity == STEPS:
         return [("solving", {})]
     metric = {"metric": judge.quantity} if judge.quantity else {}
@@ -132,7 +132,7 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
 
 
 def _own_parameters(row: Row) -> tuple[int, int] | None:
-    """Return the smallest and largest parameter counts in a row, if it states them."""
+    """Return the smallest and largest parameter counts in a row, or None if they are missing."""
     least, most = row.get("parameters_least"), row.get("parameters_most")
     return (int(least), int(most)) if least and most else None
 
@@ -154,10 +154,10 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
 
 
 def _sizes(tables: Path, judge: ByStudy, labels: Collection[str]) -> list[int]:
-    """Return the parameter counts of the networks behind a figure, if the networks differ.
+    """Return the parameter counts of a figure's networks, if its settings have several networks.
 
-    The list is empty if all settings have the same network. The table ``costs`` has only mean
-    counts.
+    If all settings have the same network, the list is empty. The counts are derived from the
+    study, because the table ``costs`` has only means.
     """
     path = find_table(tables, "runs")
     try:

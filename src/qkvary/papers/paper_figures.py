@@ -1,4 +1,4 @@
-"""The papers' experimental figures: what each shows, and which studies' runs can draw it.
+"""The papers' experimental figures, with the studies from whose runs they can be drawn.
 
 A figure is one entry of ``PAPER_FIGURES``. Never imports torch.
 """
@@ -8,10 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed", "transfer"]
-"""``curves`` are learning curves, and ``maps`` attention maps. ``diagonal`` shows scores before and
-after the normalisation of their diagonal, ``sets`` sets of images with the odd one out, and
-``blocks`` the block of each variant. ``printed`` shows quality and cache as printed, and
-``transfer`` the errors of a learned change of basis by width."""
+"""The content of a figure:
+
+- ``curves``: learning curves;
+- ``maps``: attention maps;
+- ``diagonal``: scores before and after the normalisation of their diagonal;
+- ``sets``: sets of images with the odd one out;
+- ``blocks``: the block of each variant;
+- ``printed``: quality and cache as printed;
+- ``transfer``: errors of a learned change of basis, by width.
+"""
 
 KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 BORJI = "Key-Value Transformer (Borji 2023)"
@@ -22,7 +28,7 @@ _FIRST_THREE = ("QKV", "Q=K-V", "(Q=K-V)+")
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The runs of a study that a panel is drawn from."""
+    """The runs of a study from which a panel is drawn."""
 
     study: str
     """The name of the study."""
@@ -31,7 +37,7 @@ class Records:
     differs: str = ""
     """The differences from the published runs, apart from the number of runs; empty for none."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fields of the task that select some of the study's settings."""
+    """Fields of the task and their values. Only settings with these values are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ class Panel:
     quantities: tuple[str, ...] = LOSSES
     """The quantities of learning curves to draw, each separately."""
     each_setting: bool = False
-    """Whether each setting is drawn separately; otherwise their mean is drawn."""
+    """Whether to draw each setting separately, rather than the mean over settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +74,16 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel drawn from ``STUDIES-published``, or else ``STUDIES-paper``, or ``quick``."""
+    """Return a panel of a task.
+
+    It is drawn from the first of ``STUDIES-published``, ``STUDIES-paper`` and ``quick`` with runs.
+    """
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
 
 def _synthetic(title: str, *quick: Records) -> Panel:
-    """Return a panel of a synthetic task; ``quick`` may lack some of the published settings."""
+    """Return a panel of a synthetic task, drawn from ``quick`` if no larger study has runs."""
     return _panel(title, title.lower(), *quick, studies="synthetic")
 
 

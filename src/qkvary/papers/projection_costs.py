@@ -53,7 +53,7 @@ def computation(figure: PublishedFigure) -> Derivation:
         others=(Alternative(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
         note=(
             "The position term (+) can be rewritten exactly as one temperature and one bias per "
-            "key; in that form it needs about n MACs."
+            "key. In that form, it needs about n MACs."
         ),
     )
 
@@ -76,15 +76,14 @@ def parameters(figure: PublishedFigure) -> Derivation:
         value=f"{plain} + {letter}",
         formula="each input projection has d x d weights, and the 1x1 map has one per channel",
         convention=WITHOUT_BIASES,
-        note="The map has a bias too, and the character model has a map for every head.",
+        note="The 1x1 map also has a bias, and the character model has one map per head.",
     )
 
 
 def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
     """Return a function that derives a figure of the earlier paper's table.
 
-    The derived value counts the value projection. The derivation also has an alternative that
-    leaves out the value projection, because the earlier paper's table leaves it out.
+    The derived value counts the value projection. An alternative leaves it out, as that table does.
     """
 
     def derived(figure: PublishedFigure) -> Derivation:
@@ -113,10 +112,7 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """Return a projection's cost as a number of d x d matrices.
-
-    The cost is counted in MACs if ``macs``, and otherwise in parameters.
-    """
+    """Return a projection's cost divided by d^2: MACs per token, or weights if not ``macs``."""
     size = (
         projection_macs_per_token(config, source)
         if macs

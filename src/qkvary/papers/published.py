@@ -1,4 +1,4 @@
-"""Recompute the papers' tables: every figure as printed and as it should be, with a verdict."""
+"""Recompute every figure in the papers' tables, and compare it with the printed figure."""
 
 from typing import Annotated, Literal
 
@@ -19,11 +19,11 @@ VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measu
 def published(
     *tables: Table, document: tuple[str, ...] = (), verdict: tuple[VerdictChoice, ...] = ()
 ) -> Result[tuple[Recomputed, ...]]:
-    """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
+    """Recompute every figure in the papers' tables, and compare it with the printed figure.
 
-    Without a table, the result is the number of matching figures in each table, and every figure
-    that does not match its recomputed value, with the formula and the reason for the difference.
-    With tables, the result is all figures of these tables.
+    Without tables, the report counts the verdicts of every table. It then lists the figures that
+    differ from their recomputed values, with the formula and the reason for the difference. With
+    tables, the report lists all figures of these tables.
 
     Args:
         tables: Names of tables to print row by row, or the ends of names (table-7, scenario). If no

@@ -35,10 +35,10 @@ def published_report(
     counts: bool,
     shown: Sequence[Recomputed] | None = None,
 ) -> Report:
-    """Return the report on the recomputed numbers of some tables.
+    """Return the report on tables and their recomputed figures, ``rows``.
 
-    With ``counts``, the report counts the numbers of each verdict. It lists the numbers in
-    ``shown``, or all if that is None. The JSON data always has all numbers.
+    With ``counts``, the report begins with the number of figures per verdict. It lists the figures
+    in ``shown``, by default all. The JSON data always has all figures.
     """
     shown = rows if shown is None else shown
     listed = [
@@ -130,7 +130,7 @@ def _value(row: Recomputed) -> Cell:
 
 
 def _how(row: Recomputed) -> Iterator[str]:
-    """Yield the formula, its convention, the reason for a difference, and the alternatives."""
+    """Yield sentences: the formula, the reason for a difference, and the alternatives."""
     derivation = row.derivation
     if derivation is None:
         if row.figure.note:

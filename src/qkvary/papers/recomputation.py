@@ -59,8 +59,8 @@ _SOURCES = (
 DERIVATIONS: Registry = {
     name: derive for source in _SOURCES for name, derive in source.TABLES.items()
 }
-"""The function that derives the figures of each table. Tables that are not listed here only have
-measurements."""
+"""The function that derives the figures of a table, by the table's name. Tables without a function
+have only measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class Recomputed:
     derivation: Derivation | None
     """The recomputation; ``None`` if the figure cannot be recomputed."""
     verdict: FigureVerdict
-    """How the recomputed figure compares with the printed one."""
+    """The result of comparing the recomputed figure with the printed figure."""
     alternative: Alternative | None
     """The other convention or the mistake that leads to the published number."""
     why: str
-    """Why the recomputed figure differs, as a sentence; empty if it is equal."""
+    """The reason why the recomputed figure differs, in sentences; empty if it is equal."""
 
     @property
     def needs_explanation(self) -> bool:
@@ -157,7 +157,8 @@ def judge(
     """Compare a published number with its recomputation.
 
     Returns the verdict, the alternative that gives the published number (if any), and a sentence
-    on why the two numbers differ. The sentence is empty if they are equal or none was recomputed.
+    on why the two numbers differ. The sentence is empty if they are equal or if ``derivation`` is
+    None.
     """
     if derivation is None:
         is_number = figure.value is not None or printed_range(figure) is not None
@@ -219,9 +220,9 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     number = format_value(value, figure)
     low, high = printed_interval(figure)
     if spread:
-        ends = " to ".join(format_value(end, figure) for end in spread)
+        ends = " and ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        why = f"Rounded figures give {number}; the exact number may lie anywhere from {ends}."
+        why = f"Rounded inputs give {number}; the exact number lies between {ends}."
         return why if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"The number {number} was rounded twice."

@@ -8,7 +8,7 @@ from qkvary.papers.derivation import Derivation
 BUDGET = 10 * 10**9
 """The training tokens of "Do Transformers Need Three Projections?", printed as ``~10B``."""
 ROUNDING = 0.05
-"""Relative distance of the ends of the interval that ``~10B`` stands for."""
+"""Largest relative error of ``~10B``: the exact number is between 9.5B and 10.5B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ CONVERSION_PRICE = (
     "the loss of SmolLM2-135M rose by 0.086 ± 0.006 nats per token without training and by 0.015 "
     "± 0.005 after healing on a million tokens; an 8-bit cache adds 0.001"
 )
-"""Measured by the study ``cache-conversion``."""
+"""The loss of quality by a conversion, as measured by the study ``cache-conversion``."""
 SMALL = 600_000_000
 """Models with fewer parameters are compared with the papers' 300M networks, others with 1.2B."""
 
@@ -48,7 +48,7 @@ class ServedVariant(Candidate):
     quality: Quality | None
     """The published change of perplexity relative to QKV."""
     status: RowStatus
-    """Whether another variant in the same format dominates this one, and how certainly."""
+    """The frontier status among the variants in the same format."""
     dominated_by: tuple[str, ...]
 
     @property
@@ -198,7 +198,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "Use a smaller model, or weights with fewer bits: beside one user's present cache, "
+        "Use a smaller model, or weights with fewer bits: next to one user's present cache, "
         f"one device holds {' or '.join(most)}."
     )
 
@@ -274,14 +274,14 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
 def _held(plan: ServingPlan) -> str:
     """Describe how many users fit on a replica, and how many devices serve all users."""
     if plan.devices is None:
-        return "the devices have no room for even one user's cache beside the weights"
+        return "the devices have no room for even one user's cache next to the weights"
     users = count(plan.users_per_replica, "user")
     copy = count(plan.devices_per_replica or 1, "device")
     return f"{users} on {copy}, {count(plan.devices, 'device')} for all users"
 
 
 def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:
-    """Return the rows that fit and have a published quality: fewest devices first, then quality."""
+    """Return the rows that fit and have a published quality, sorted by devices, then by quality."""
     fitting = [(row, row.quality) for row in rows if row.quality and row.plan.fits]
     fitting.sort(key=lambda pair: (pair[0].plan.devices or 0, pair[1].change_percent))
     return [row for row, _ in fitting]

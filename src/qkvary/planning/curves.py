@@ -21,11 +21,11 @@ from qkvary.planning.quality import Quality, Size, Status, cache_bytes, compare,
 SIZES: tuple[Size, ...] = get_args(Size)
 """The papers' network sizes that have charts."""
 FEWEST_TOKENS = 16
-"""The smallest possible start of the context axis, in tokens."""
+"""Lower limit for the start of the context axis, in tokens."""
 DEFAULT_FIRST = 1024
-"""The start of the context axis, in tokens, unless a window or the requested context is shorter."""
+"""Usual start of the context axis, in tokens. Short windows or contexts lower it."""
 MOST_DOUBLINGS = 24
-"""The maximum length of the context axis in doublings."""
+"""Maximum number of times that the context doubles along its axis."""
 Point = tuple[float, float]
 
 
@@ -34,7 +34,7 @@ class Curve:
     """One line of a chart."""
 
     names: tuple[str, ...]
-    """The rows of the plan that share this curve, as named in its tables."""
+    """The names of the rows of the plan that share this curve."""
     label: str
     """The variant of the first row, which sets the style of the line."""
     points: tuple[Point, ...]
@@ -59,9 +59,9 @@ class CacheCurves:
     device: str
     memory_bytes: int
     free_bytes: int
-    """The memory that the reserve and the weights of the given model leave."""
+    """The memory of the device without the reserve and the weights of the given model."""
     left_out: tuple[str, ...]
-    """Rows without a line: they have no cache."""
+    """The names of the rows that are not drawn, because they have no cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class PublishedPoint(Quality):
     share: float
     """The cache as a share of QKV's."""
     status: Status
-    """Whether another variant of its size dominates this one, and how certainly."""
+    """The frontier status among the variants of the same size."""
     dominated_by: tuple[str, ...]
 
 
@@ -164,7 +164,7 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return the ends of the context axis (powers of 2) and the contexts to compute."""
+    """Return the two ends of the context axis (powers of 2), and the contexts of the curves."""
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))

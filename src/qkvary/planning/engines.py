@@ -29,7 +29,7 @@ class EngineRow:
 
     engine: str
     user_bytes: int | None = None
-    """Bytes of one user's cache on all devices; ``None`` if no rule covers the model."""
+    """Bytes of one user's cache on all devices; ``None`` if it is not known for the model."""
     users: int | None = None
     """Number of users whose cache fits into one replica next to the weights."""
     tokens: int | None = None
@@ -74,8 +74,8 @@ def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: i
         user_bytes=devices * cache.sequence_bytes,
         users=cache.users(free),
         tokens=None if plan.devices_per_replica is None else cache.tokens(free),
-        remark=f"blocks have {tokens} tokens, the layers form {count(len(cache.groups), 'group')}, "
-        f"and {CHUNKS_IN_FLIGHT} prefill chunks of {chunk:,} tokens are in flight{divided}",
+        remark=f"blocks have {tokens} tokens; the layers form {count(len(cache.groups), 'group')}; "
+        f"{CHUNKS_IN_FLIGHT} prefill chunks of {chunk:,} tokens are in flight{divided}",
     )
 
 
@@ -85,12 +85,12 @@ def _llama_cpp(
     cache = allocate_llama_cpp(model, context=demand.context, stored_as=plan.cache)
     held = cache.total_bytes
     cells = cache.window_cells
-    windows = "" if cells is None else f" ({cells:,} in layers with a window)"
+    windows = "" if cells is None else f" ({cells:,} tokens in layers with a window)"
     return EngineRow(
         engine=LLAMA_CPP,
         user_bytes=held,
         users=devices * free // held,
-        remark=f"each user has a slot of {cache.cells:,} cells{windows}; micro-batches have 512 "
+        remark=f"each user has a slot for {cache.cells:,} tokens{windows}; a micro-batch has 512 "
         "tokens",
     )
 
@@ -103,6 +103,6 @@ def _transformers(
         engine=TRANSFORMERS,
         user_bytes=held,
         users=devices * free // held if held else None,
-        remark="these are the bytes of a StaticCache; a DynamicCache grows with the text and ends "
-        "at the exact minimum",
+        remark="the cache is a StaticCache; a DynamicCache grows with the text up to the exact "
+        "minimum",
     )

@@ -39,7 +39,7 @@ class Answer:
     trained: tuple[TrainedVariant, ...] = ()
     """One row for every variant; none for serving."""
     savings: SavingsReport | None = None
-    """The exact savings with the given weights; ``None`` for training."""
+    """The exact savings, which keep the given weights; ``None`` for training."""
     engines: tuple[EngineRow, ...] = ()
     """The cache of the given model as each engine allocates it; none for training."""
     summary: tuple[str, ...]
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question about serving or training with its answer, as reports show them."""
+    """The inputs and the results of a plan for serving or training."""
 
     model: Model
     layers: str

@@ -1,4 +1,4 @@
-"""How much quality sharing loses according to the papers, and the limits of their numbers.
+"""The published changes in perplexity of the variants, with their limitations.
 
 Changes are recomputed from the published perplexities, with intervals for their rounding. Never
 imports torch.
@@ -78,10 +78,11 @@ class Quality:
 
 
 def find_label(variant: AnyVariant | str, num_heads: int | None, table: QualityTable) -> str | None:
-    """Return the label under which a table has a variant, or ``None``.
+    """Return the label of a variant in a table, or ``None`` if the table does not have it.
 
-    Shared heads must save the same share of the cache: GQA-2 of 8 query heads (``num_heads``) is
-    GQA-4 of 16, and MQA of 8 is in no table. ``None`` stands for as many heads as in the table.
+    Shared heads must save the same share of the cache. In a table with 16 query heads, GQA-2 with
+    ``num_heads=8`` therefore has the label GQA-4, and MQA with ``num_heads=8`` has no label. If
+    ``num_heads`` is ``None``, the number of query heads in the table is used.
     """
     found = as_label(variant)
     if isinstance(found, Variant) and found.num_kv_heads is not None:
@@ -129,10 +130,10 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def compare(
     places: Mapping[str, tuple[float, Quality]],
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
-    """Return whether each variant is dominated, how certain that is, and by which variants.
+    """Return the frontier status of each variant, and the variants that dominate it.
 
     A variant that dominates another costs no more and is no worse, and it is strictly better in
-    cost or in quality.
+    cost or in quality. If rounding may explain the better quality, the status says so.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -154,7 +155,7 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of a cache of ``tokens`` tokens in the papers' model, in 16 bits."""
+    """Return the bytes of a 16-bit cache of ``tokens`` tokens in the papers' model of this size."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 

@@ -98,8 +98,8 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         if saved > 0:
             yield (
                 "Of the variants on the published frontier of arithmetic and quality, "
-                f"{best.label} needs the fewest multiply-accumulates, {saved:.1f} % fewer than the "
-                "given model; training can be faster by at most that much."
+                f"{best.label} needs the fewest multiply-accumulates: {saved:.1f} % fewer than the "
+                "given model. At most that share of the training time can be saved."
             )
         else:
             yield (
@@ -111,14 +111,14 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
 
 
 def _explain_misfit(base: TrainedVariant) -> str:
-    """Return a sentence that says why a model does not fit one device and what helps."""
+    """Explain why the training of a model does not fit on one device, and what to do."""
     if base.plan.free_bytes < 0:
         return (
-            "The weights, gradients and optimizer state of the given model do not fit on one "
-            "device, however short the sequence is: shard them."
+            "The weights, gradients and optimizer state of the given model alone do not fit on one "
+            "device: shard them."
         )
     fewer = "" if base.plan.checkpointing else "keep fewer activations (--checkpointing), "
     return (
-        "The weights, gradients and optimizer state of the given model leave no room for a "
-        f"sequence on one device: shard them, {fewer}or shorten --context."
+        "The weights, gradients and optimizer state of the given model leave no room on one device "
+        f"for a sequence: shard them, {fewer}or shorten --context."
     )

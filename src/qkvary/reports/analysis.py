@@ -29,39 +29,39 @@ _LEAST = 1e-6
 _FAMILY = FAMILIES[1]
 DEFINITIONS = {
     "the basis of a head": (
-        "q k^T and v W_O stay the same if query and key change their basis together, and likewise "
-        "value and output. So a measure that depends on the basis says nothing about what a "
-        "network computes."
+        "If query and key change their basis together, q k^T stays the same. If value and output "
+        "change their basis together, v W_O stays the same. A measure that depends on the basis "
+        "therefore says nothing about the function that a network computes."
     ),
     "explained": (
         "1 - |(V - K M) W_O|^2 / |V W_O|^2 over the tokens. K and V are the centred keys and "
         "values, and M is the best linear map from keys to values."
     ),
     "row spaces, tokens": (
-        "The mean squared cosine of the principal angles between two spaces. Row spaces compares "
-        "the input directions that W_K and W_V use. Tokens compares the keys and the values over "
-        "the tokens."
+        "The mean squared cosine of the principal angles between two spaces. “Row spaces” "
+        "compares the input directions that W_K and W_V use. “Tokens” compares the keys and the "
+        "values over the tokens."
     ),
     "CKA": (
-        "The linear CKA of K M_q^1/2 and V M_o^1/2. The keys are weighted as the queries of their "
-        "group read them, and the values as the output projection reads them."
+        "The linear CKA of K M_q^1/2 and V M_o^1/2, with M_q and M_o as in “lost”. M_q weights the "
+        "keys by the queries of their group, and M_o weights the values by the output projection."
     ),
     "lost": (
-        "What is lost if keys and values are stored as a single tensor of head_dim channels: a "
-        "share of the energy of the matrix C^1/2 [W_K M_q^1/2, W_V M_o^1/2]. Each half of the "
-        "matrix is divided by its norm. The share is the smallest that such a tensor can lose. C "
+        "The smallest share of energy that is lost if keys and values are stored as a single "
+        "tensor of head_dim channels. The energy is that of the matrix "
+        "C^1/2 [W_K M_q^1/2, W_V M_o^1/2], and each half of the matrix is divided by its norm. C "
         "is the covariance of the layer input, M_q the second moment of the queries, and "
         "M_o = W_O W_O^T."
     ),
     "forecast": (
         "The rise of the loss on this text, in nats per token, if each head uses one tensor of "
-        "head_dim channels as both key and value. W_Q and W_O are adapted; nothing is trained. The "
-        "tensor is chosen on one half of the windows and scored on the other half, and then the "
-        "other way round."
+        "head_dim channels as both key and value. W_Q and W_O are adapted; nothing is trained. "
+        "Each half of the windows is scored with a tensor that was chosen on the other half."
     ),
     "random": (
-        "The value that random weights give for the same tokens: head_dim / d_model for row "
-        "spaces; for other values, the mean over 8 pairs of weights sampled with the seed."
+        "The value of random weights for the same tokens. For row spaces, it is "
+        "head_dim / d_model. For other values, it is the mean over 8 pairs of weights, sampled "
+        "with the seed."
     ),
 }
 
@@ -86,7 +86,7 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
             draw=partial(_draw_layers, layers),
             caption="How alike key and value are, and the cost of tying them, by layer",
             detail="In the left panel, the vertical lines show the values for random weights. In "
-            "the right panel, a hollow point is a forecast that is not trusted.",
+            "the right panel, a hollow point marks a forecast that is not trusted.",
             file="layers",
         ),
         caveats=caveats,

@@ -17,7 +17,10 @@ _KINDS = tuple(EffectiveRank.__dataclass_fields__)
 def _mean(
     part: str, write: Callable[[float], str], name: str, chance: str = "", source: str = "random"
 ) -> Callable[[LayerAnalysis], Cell]:
-    """Return a function that writes a mean over a layer's heads, with the chance value below it."""
+    """Return a function that writes the mean of the field ``name`` over a layer's heads.
+
+    Below it, the function writes the mean of the field ``chance``, if given.
+    """
 
     def cell(layer: LayerAnalysis) -> Cell:
         heads: Sequence[object] = getattr(layer, part)
@@ -31,7 +34,7 @@ def _mean(
 
 
 def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return a table of the similarity of key and value in each layer: means over KV heads."""
+    """Return a table of the similarity of key and value in each layer."""
     pair = partial(_mean, "key_values", percent)
 
     def forecast(layer: LayerAnalysis) -> Cell:
@@ -67,11 +70,11 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return a table of the cosines of each layer's weights, by three definitions."""
     note = (
-        "Flattened is the cosine of the two matrices, taken as vectors. Columns is the mean cosine "
-        "of corresponding channels. Heads is the mean absolute cosine of corresponding heads. The "
-        "cosine of random matrices has a mean of 0; its standard deviation, derived as "
-        "1/sqrt(entries), is printed beneath each value. If one weight has fewer heads, each of "
-        "its heads is compared with all heads of its group in the other weight."
+        "“Flattened” is the cosine of the two matrices, taken as vectors. “Columns” is the mean "
+        "cosine of corresponding channels. “Heads” is the mean absolute cosine of corresponding "
+        "heads. If one weight has fewer heads, each of its heads is compared with all heads of its "
+        "group in the other weight. The cosine of random matrices has a mean of 0. Its standard "
+        "deviation, derived as 1/sqrt(entries), is printed beneath each value."
     )
 
     def cell(value: float | None, deviation: float) -> Cell:
@@ -174,11 +177,11 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "All values are means over heads. Uniform is the value for equal weights on all visible "
-        "keys. The asymmetry is |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 "
-        "where the entries above and below the diagonal are unrelated. Due to the mask is the "
-        "asymmetry that attention would have if the scores were (S + S^T) / 2, so that only the "
-        "mask makes attention asymmetric."
+        "All values are means over heads. “Uniform” marks the value for equal weights on all "
+        "visible keys. The asymmetry is |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and "
+        "near 1 if the entries above and below the diagonal are unrelated. “Due to the mask” is "
+        "the asymmetry of attention with the symmetric scores (S + S^T) / 2. Only the mask makes "
+        "that attention asymmetric."
     )
     return tabulate(
         "attention",

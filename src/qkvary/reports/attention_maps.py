@@ -23,7 +23,7 @@ MOST_LAYERS, MOST_HEADS = 4, 4
 """Maximum number of layers and heads whose maps are drawn per example; the table has all."""
 _TILE, _GAP = 76.0, 8.0
 _OUTLINED = 24
-"""With more tokens than this, outlines would cover their cells."""
+"""Maximum number of tokens for which cells are outlined. In larger maps, outlines cover cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class RunAttention(AttentionExample):
     run_key: str
     """The key of the run."""
     right_cell: str = TaskConfig.right_cell
-    """A description of the cell that holds the answer of its row."""
+    """A description of the outlined cells, each of which holds the answer of its row."""
 
 
 def map_group(

@@ -26,14 +26,14 @@ class Line:
     """One line of a chart."""
 
     name: Sequence[str]
-    """The name at its right end, in lines of text."""
+    """The label at the right end of the line, as lines of text."""
     family: Family
     points: Sequence[svg.Point]
-    """Values from left to right."""
+    """The values (x, y), from left to right."""
     band: Sequence[svg.Point] = ()
-    """The outline of a band around the line, as values."""
+    """The outline of a band around the line, as values (x, y)."""
     marked: svg.Point | None = None
-    """The value with a mark."""
+    """The point of the line that gets a mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Axis:
     high: float
     write: Callable[[float], str]
     ticks: int = 5
-    """About how many values are written."""
+    """The approximate number of ticks."""
     logarithmic: bool = False
     binary: bool = False
     """Whether the ticks are powers of two."""
@@ -72,9 +72,9 @@ def line_chart(
     description: str,
     draw_below: Callable[[svg.Plot], Iterable[Markup]] = lambda _: (),
 ) -> svg.Drawing:
-    """Draw lines with their names, above what ``draw_below`` draws.
+    """Draw lines with their names, on top of the elements from ``draw_below``.
 
-    If the names need more room, the chart is taller than ``size`` says.
+    If the names need more room, the chart is taller than ``size``.
     """
     widths = (label_placement.text_width(text) for line in lines for text in line.name)
     rows = sum(len(line.name) for line in lines)
@@ -134,7 +134,7 @@ class Point:
     x: float
     y: float
     bar: tuple[float, float] | None = None
-    """The ends of the bar through the point, as values."""
+    """The lower and the upper end of the error bar, as values of y."""
     on_frontier: bool = False
     hollow: bool = False
 
@@ -142,7 +142,7 @@ class Point:
 def point_chart(
     points: Sequence[Point], across: Axis, up: Axis, *, title: str, description: str
 ) -> svg.Drawing:
-    """Draw points, and the line through the points on the frontier; names cover nothing."""
+    """Draw points, and the line through the points on the frontier. Names do not overlap."""
     right, bottom = 390.0, 286.0
     plot = svg.Plot(across.scale(_LEFT, right), up.scale(bottom, _TOP))
     parts = [

@@ -104,8 +104,8 @@ def _differences(made: Rewriting) -> Table:
         number("changed", "best token changed", numbers.percent),
         notes=[
             (
-                "Relative is the largest difference, divided by the root mean square of the old "
-                f"logits; it must be at most {limit} in float64."
+                "“Relative” is the largest difference, divided by the root mean square of the old "
+                f"logits. In float64, it must be at most {limit}."
             )
         ],
     )
@@ -121,7 +121,7 @@ COST_COLUMNS = (
         below="forward pass",
     ),
 )
-"""The columns of the costs of a network before and after."""
+"""The columns of a table with the costs of a network before and after a conversion."""
 
 
 def _labels(network: LanguageModel) -> list[str]:

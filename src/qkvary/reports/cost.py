@@ -36,7 +36,7 @@ CONVENTIONS = {
         "a forward and a backward pass, counted as three forward passes; masked pairs are not "
         "counted"
     ),
-    "cache_bytes_per_token": "bytes that one token adds while no window is full",
+    "cache_bytes_per_token": "bytes that one token adds, as long as no attention window is full",
     "mean_cache_bytes_per_token": (
         "bytes of the cache at the full context, divided by the number of tokens in the context"
     ),
@@ -45,7 +45,7 @@ CONVENTIONS = {
     ),
     "cache_bytes": "bytes of the cache of the whole batch at the full context",
     "state_bytes": "the part of cache_bytes that does not grow with the context (linear attention)",
-    "stored": "the method of an exact saving, which keeps the weights of the given model",
+    "stored": "the exact saving of the row, if any; it keeps the weights of the given model",
     "engines": "cache bytes of one sequence of the given model, as each engine allocates them",
     "moved_bytes_per_token": (
         "bytes read and written per decoding step, divided by the number of tokens that the step "
@@ -106,7 +106,10 @@ def _table(costs: CostComparison) -> Table:
 
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
-    """Yield the columns of cache per token; a mean and growth that print alike share a column."""
+    """Yield the columns of cache per token.
+
+    The mean and the growth share a column if they look the same in every row.
+    """
 
     def mean(row: CostRow) -> Cell:
         value = costs.mean_cache_bytes_per_token(row) or 0

@@ -36,7 +36,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
 
 
 def text_data(measured: TextMeasurement) -> dict[str, Any]:
-    """Return all scores of a text by name."""
+    """Return the scores of a text as entries of the JSON document."""
     found: dict[str, Any] = {
         "protocol": measured.protocol,
         "made_for": measured.made_for,
@@ -59,7 +59,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
 
 
 def task_data(measured: TaskMeasurement) -> dict[str, Any]:
-    """Return all scores of tasks by name."""
+    """Return the scores of tasks as entries of the JSON document."""
     scores = {name: _describe_score(score) for name, score in measured.scores.items()}
     return {
         **pick(measured, "lm_eval limit against"),
@@ -70,7 +70,7 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
 
 
 def _describe_score(score: TaskScore) -> dict[str, Any]:
-    """Return a score with its accuracies by name."""
+    """Return the score of a task as an entry of the JSON document."""
     overlap, perplexity = score.contamination, score.metrics.get("perplexity")
     return {
         **dataclasses.asdict(score),
@@ -272,9 +272,9 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
         f"Measured with lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the "
-        "questions. The column “chance” is the accuracy of guessing, and “from chance” is the "
-        "distance of the accuracy before it from chance. The column “by length” is the accuracy if "
-        "the answer with the highest log-probability per character is chosen."
+        "questions. The column “chance” is the accuracy of guessing. The column “from chance” is "
+        "the difference between the preceding accuracy and chance, in SE. The column “by length” "
+        "is the accuracy if the answer with the highest log-probability per character is chosen."
     )
     same = [
         name
@@ -283,22 +283,22 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     ]
     if same:
         yield (
-            f"few-shot examples of {', '.join(same)} are taken from the other questions of the "
-            "evaluated file, because there is no training file"
+            f"The few-shot examples of {', '.join(same)} are taken from the other questions of the "
+            "evaluated file, because there is no training file."
         )
     against = document["against"]
     if against is not None:
         yield (
-            "shared: the number of questions that overlap with the training data; a question "
-            f"overlaps if {against['words_in_a_row']} consecutive words of it and its right answer "
-            "(or all words, if there are fewer) occur in one of the "
-            f"{count(against['documents'], 'training document')} of {against['data']}; the "
-            "accuracies in this table are over the remaining questions"
+            "The column “shared” is the number of questions that overlap with the training data. A "
+            f"question overlaps if {against['words_in_a_row']} consecutive words of it and its "
+            "right answer (or all words, if there are fewer) occur in one of the "
+            f"{count(against['documents'], 'training document')} of {against['data']}. The "
+            "accuracies in this table are over the remaining questions."
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield (
-            "cut: the share of prompts that were longer than the network's context, so that "
-            "few-shot examples were cut off on the left"
+            "The column “cut” is the share of prompts that were longer than the network's context. "
+            "Their beginning was cut off, with some or all of the few-shot examples."
         )
 
 

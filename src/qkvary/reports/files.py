@@ -27,8 +27,8 @@ def write_report(
 
     Args:
         report: The report.
-        target: The folder of the page, with ``tables/`` and ``figures/`` in it; or a file, whose
-            ending (one of ``ENDINGS``) decides the format.
+        target: A folder or a file. A folder gets the page and the folders ``tables`` and
+            ``figures``. A file gets the format of its suffix, which must be in ``ENDINGS``.
         formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:

@@ -32,7 +32,7 @@ class Label:
     x: float
     """The left end of the text, in pixels."""
     y: float
-    """Its baseline."""
+    """The baseline of the text, in pixels."""
     leader: tuple[float, float] | None
     """Where the line from the point to the name ends; None if the name is next to the point."""
 
@@ -54,7 +54,7 @@ def text_width(text: str) -> float:
 def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
     """Return the label of each spot, or None if there is no room for it.
 
-    No name leaves the area or touches an obstacle such as a marker or an error bar.
+    No name leaves the area, or touches another name or an obstacle such as a marker.
     """
 
     def crowding(index: int) -> int:
@@ -115,7 +115,7 @@ def _box(x: float, y: float, text: str) -> Box:
 
 
 def _beads(spot: Spot, end: tuple[float, float]) -> list[Box]:
-    """Return boxes along a leader, so that no later name covers it."""
+    """Return small boxes along the line from a point to its name, as obstacles for later names."""
     steps = max(2, int(math.hypot(end[0] - spot.x, end[1] - spot.y) / 5))
     points = [
         (spot.x + (end[0] - spot.x) * i / steps, spot.y + (end[1] - spot.y) * i / steps)

@@ -28,7 +28,7 @@ def thinned(length: int, points: int = POINTS) -> list[int]:
 
 
 def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
-    """Return the name of the curve that shows a setting's headline metric during training."""
+    """Return the name of the quantity that shows a setting's headline metric during training."""
     quantities = [curve.quantity for curve in curves]
     last = metric.replace("_", " ").split()[-1] if metric else ""
     for wanted in (f"validation {last}", "validation loss"):
@@ -45,7 +45,7 @@ def panels(curves: Sequence[LearningCurve], baseline: str) -> tuple[Chart, ...]:
 
 
 def count_runs(curves: Iterable[LearningCurve]) -> str:
-    """Return the number of runs that each point of the curves summarises, as a text."""
+    """Return a text with the number of runs per point of the curves."""
     counts = [number for curve in curves for number in curve.runs]
     if not counts:
         return "no runs"
@@ -112,7 +112,8 @@ def curves_chart(
 ) -> svg.Drawing:
     """Draw one quantity of several variants over steps, each with its name at its last point.
 
-    Curves ``behind`` are drawn in grey below the others, where they fit on the same scale.
+    The curves in ``behind`` are drawn in grey below the others. Their values outside the scale of
+    the others are left out.
     """
     low, high = svg.padded([value for curve in curves for value in (*curve.low, *curve.high)], 0.05)
 

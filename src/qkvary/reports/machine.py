@@ -12,7 +12,10 @@ TESTED_TORCH = "2.13"
 
 
 def machine_report(found: Mapping[str, Any]) -> Report:
-    """Return the report of a machine: ``environment``, ``packages``, ``torch``, ``folder``."""
+    """Return the report of a machine.
+
+    The keys of ``found`` are ``environment``, ``packages``, ``torch`` and ``folder``.
+    """
     problems = list(_problems(found))
     return Report(
         subject="this machine",

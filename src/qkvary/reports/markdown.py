@@ -1,4 +1,4 @@
-"""Writes a report as one Markdown document; equal reports give equal text."""
+"""Writes a report as one Markdown document. Equal reports give equal text."""
 
 import re
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
-    """Return the report with every table and with the main picture of the report.
+    """Return a report as Markdown, with all tables and the main picture.
 
-    If the report has no main picture, include all drawings. Drawings are linked as SVG files in
-    ``folder``, relative to the document, or left out if ``folder`` is empty. A section without
-    anything to show is left out.
+    A report without a main picture is shown with all its drawings. Drawings are links to SVG files
+    in ``folder``, a path relative to the document. If ``folder`` is empty, drawings are left out.
+    Sections without content are left out.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]

@@ -24,7 +24,7 @@ from qkvary.text import names
 
 
 def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
-    """Return the HTML document of a report, which reloads itself if seconds are given."""
+    """Return a report as HTML; if ``refresh_seconds`` is not 0, the page reloads itself."""
     return _render("page.html.j2", report, _style(), prefix="d", refresh_seconds=refresh_seconds)
 
 
@@ -80,7 +80,7 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _clean(value: object) -> object:
-    """Replace control characters in text; markup was cleaned when it was made."""
+    """Replace control characters in text. Markup is returned as it is, because it has none."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return names.clean(value)
     return value

@@ -116,12 +116,12 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
 
 
 def _describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
-    """Return the saving of a method and its requirements, in words."""
+    """Describe the saving of a method and its requirements."""
     count = len(saving.layers)
     where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
     saved = numbers.percent(-saving.share_of_model)
     if count < layers:
-        saved += f", {numbers.percent(-saving.share_of_layers)} of those layers"
+        saved += f", {numbers.percent(-saving.share_of_layers)} in those layers"
     then = size(saving.model_bytes_then)
     return (
         f"exact: {saving.method}, {where}: {then} per user ({saved})",
@@ -181,8 +181,8 @@ def _published(plan: Plan) -> Iterator[Section]:
             lead="These are the papers’ measurements of networks that were trained from scratch, "
             "not measurements of this model; the plan compares this model with the papers’ "
             f"{size} networks. The line joins the points on the frontier: no other point is better "
-            "at the same or a smaller cache. A hollow point, marked †, is dominated. A bar shows "
-            "the range that the printed digits allow.",
+            "at the same or a smaller cache. A hollow point with the mark † is dominated by "
+            "another point. A bar shows the range that the printed digits allow.",
             blocks=(
                 Group(
                     blocks=charts,

@@ -16,7 +16,7 @@ from qkvary.text.names import clip, listed, short
 NAME_LENGTH = 15
 """Maximum number of letters per line of a name."""
 FAR = 10.0
-"""Points with a larger change, in percent, are drawn at the edge of the chart, not to scale."""
+"""Largest change that is drawn to scale, in percent. Larger changes are drawn at the edge."""
 
 
 def cache_chart(data: CacheCurves) -> svg.Drawing:

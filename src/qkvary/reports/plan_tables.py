@@ -82,7 +82,7 @@ def serving_table(plan: Plan) -> Table:
 
 
 def _variant(path: str) -> Field:
-    """Return the column of variant names; a mark shows which variant has the given weights."""
+    """Return the column of variant names, with a star for the given weights."""
     return word(
         "variant=",
         write=lambda row: named(look_up(row, path), mark=" *" if row.is_original else ""),
@@ -111,10 +111,10 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     yield "A row marked * keeps the model's weights; other variants have to be trained."
     most = names.count(plan.demand.replica_sizes[-1], "device")
     yield (
-        "The cache is given per user. Users is the number of users that one replica serves; a "
-        f"replica may span several devices (at most {most}), and “13 on 2” means 13 users on 2 "
-        "devices. Devices is the number of devices needed for all users. Longest is the longest "
-        f"context of a single user that fits into the memory of one replica{limit}."
+        "The cache is given per user. “Users” is the number of users that one replica serves. A "
+        f"replica may span several devices (at most {most}); “13 on 2” means 13 users on 2 "
+        "devices. “Devices” is the number of devices needed for all users. “Longest” is the "
+        f"longest context of a single user that fits into the memory of one replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
         yield "To compute tokens/s, give the memory bandwidth of the device with --bandwidth."
@@ -125,11 +125,11 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
             f"serves.{'' if known else ' Only bandwidth is counted; --flops adds the arithmetic.'}"
         )
     yield (
-        "Change % is the published change in perplexity relative to the variant with all heads and "
-        "projections; both variants were trained from scratch. Beneath each published change is "
-        "the range that is possible because the published perplexities are rounded. If the change "
-        "recomputed from the published perplexities differs from the published change, the "
-        "recomputed change is given before the range. A dash means that nothing was published."
+        "“Change %” is the published change in perplexity relative to the variant with all heads "
+        "and projections; both variants were trained from scratch. Beneath it is the range that "
+        "the rounding of the published perplexities allows. If the published change does not "
+        "follow from these perplexities, the recomputed change is given before the range. A dash "
+        "means that nothing was published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -213,14 +213,14 @@ def training_table(plan: Plan) -> Table:
             ),
             (
                 "Weights include the optimizer state. The activations are those of one sequence, "
-                "with a fused softmax core and 32-bit logits. Sequences is the number of sequences "
-                "that fit on one device beside the weights and the optimizer state. MACs are per "
-                "token."
+                "with a fused softmax core and 32-bit logits. “Sequences” is the number of "
+                "sequences that fit on one device, next to the weights and the optimizer state. "
+                "MACs are per token."
             ),
             (
-                "Published tokens/s were measured by the authors with 300M networks. Change % is "
-                "the published change in perplexity; beneath each change is the range that is "
-                "possible because the published perplexities are rounded."
+                "Published tokens/s were measured by the authors with 300M networks. “Change %” is "
+                "the published change in perplexity. Beneath it is the range that the rounding of "
+                "the published perplexities allows."
             ),
         ),
         main=True,

@@ -11,7 +11,7 @@ from qkvary.text.numbers import fixed, whole
 
 
 def summarise_prepared(data: PreparedData) -> dict[str, Any]:
-    """Return a set as JSON-ready data."""
+    """Return the facts of a prepared data set as JSON-ready data."""
     splits = {
         name: {
             **pick(split, "documents tokens text_bytes"),
@@ -32,7 +32,7 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
 
 
 def prepared_report(data: PreparedData, *more: Block) -> Report:
-    """Return the report of a set, with further blocks at its end."""
+    """Return the report of a prepared data set, with the blocks ``more`` at its end."""
     found = summarise_prepared(data)
     tokenizer, documents = found["tokenizer"], found["overlap"]
     shared = [f"{count:,} of {name}" for name, count in documents["shared_documents"].items()]

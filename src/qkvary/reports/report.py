@@ -139,13 +139,13 @@ class Report:
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
     datasets: tuple[Table, ...] = ()
-    """Unrounded values for the CSV files, one per row."""
+    """Tables of unrounded values for the CSV files."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The content of the JSON document."""
     stem: str = "report"
     """The file name of the page and of the Markdown document, without suffix."""
     record: bytes = b""
-    """The measurement that the report shows, if it is not in a store of runs."""
+    """The file ``record.json`` of a measurement that is not in a store of runs; empty for none."""
 
 
 def is_shortened(report: Report) -> bool:

@@ -39,14 +39,14 @@ PRECISE = partial(numbers.real, digits=4)
 
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
-    """Return a published table with the numbers of our runs beside the published numbers."""
+    """Return a table that compares published numbers with the numbers of our runs."""
     repeats = comparison.repeats
     outside = (
         f"Each published number is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If the published runs were like ours, the published number would lie in the interval in "
-        f"the column “a repeat” in 95 of 100 cases, so {0.05 * len(repeats):.1f} of the "
-        f"{len(repeats)} measured numbers would lie outside by chance. The number of measured "
-        f"numbers that do lie outside, marked “not”, is {repeats.count(False)}."
+        "If the published runs are like ours, the interval in the column “a repeat” contains the "
+        f"published number in 95 of 100 cases. Of {len(repeats)} published numbers, "
+        f"{0.05 * len(repeats):.1f} are then expected outside by chance; {repeats.count(False)} "
+        "are outside, marked “not”."
     )
     left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
     notes = [
@@ -94,7 +94,7 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with as many decimals as suit the size of the value ``model``.
+    """Write a value with decimals that depend on the size of ``model``.
 
     ``more`` is a number of additional decimals.
     """

@@ -17,7 +17,7 @@ from qkvary.text import names
 
 _PICTURE, _CELL = 50.0, 62.0
 _PER_ROW = 5
-"""Number of pictures per row, as many as are legible on a narrow page."""
+"""Number of pictures per row; more would be illegible on a narrow page."""
 _LONGEST = 600
 """Maximum number of letters shown of a text; the CSV file has all."""
 
@@ -107,7 +107,7 @@ def _setting(runs: Sequence[RunSamples], index: int) -> Group | Table:
 
 
 def _picks(runs: Sequence[RunSamples], index: int) -> str:
-    """Return a text with the answer of each variant."""
+    """Return the answers to one question in words, each with the variants that gave it."""
     picks: dict[str, list[str]] = {}
     for run in runs:
         picks.setdefault(run.samples[index].answer, []).append(run.variant)

@@ -62,9 +62,9 @@ def _lead(made: SmallerCache) -> str:
         return f"{made.statement}; the loss changes by {last.loss - first.loss:+.4f} nats per token"
     seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
-        f"{made.statement}; nothing was converted; the forecast is a divergence of up to "
-        f"{found.divergence:+.4f} nats per token before the refit, and {seconds} of CPU time for "
-        "the conversion"
+        f"{made.statement}; nothing was converted. The forecast is a divergence of up to "
+        f"{found.divergence:+.4f} nats per token before the refit. The conversion is expected to "
+        f"take {seconds} of CPU time."
     )
 
 
@@ -129,12 +129,12 @@ def _layers(made: SmallerCache) -> Table:
         brief=Brief(rows=6),
         notes=[
             (
-                "Left out is the fraction of the joint spectrum of keys and values that the new "
+                "“Left out” is the fraction of the joint spectrum of keys and values that the new "
                 "tensors do not keep."
             ),
             "Both errors are relative to the output of attention.",
             (
-                "Forecast is the divergence in nats per token if only this layer is converted, "
+                "“Forecast” is the divergence in nats per token if only this layer is converted, "
                 "before the refit."
             ),
         ],

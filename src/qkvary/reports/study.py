@@ -39,7 +39,7 @@ from qkvary.studies.results.summary import (
 from qkvary.text import names, numbers
 
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
-"""Costs for the picture next to the answer; the first one that the study has is drawn."""
+"""Costs for the picture next to the answer. The first cost with a chart in the study is used."""
 
 
 def study_report(
@@ -298,8 +298,7 @@ def _provenance(summary: Summary) -> Section:
             Prose(
                 f"Seeds {seeds}. Two runs with the same configuration, seed and thread count are "
                 "equal to the last bit if they use the same kind of processor and the same "
-                "software versions. The number of workers does not matter, nor where a run was "
-                "interrupted."
+                "software versions. Interruptions and the number of workers make no difference."
             ),
             *([Group(title="Machines and versions", blocks=(machines,))] if machines.items else []),
             *([Fold(title="Learning rates", blocks=(rates,))] if rates.rows else []),

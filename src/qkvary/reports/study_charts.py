@@ -33,7 +33,7 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "macs_per_token": "MACs per token",
     "training_seconds": "training seconds per run",
 }
-"""Short axis titles, in the order of the charts; the summary has the long ones."""
+"""Short titles of the cost axes, in the order of the charts. ``Frontier`` has the long titles."""
 
 
 def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
@@ -70,7 +70,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         ),
         Axis(title=f"{metric_name(frontier)} ({better})", low=worst, high=best, write=numbers.tick),
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
-        description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
+        description=f"{len(shown)} variants. Judged by the means, no variant is both cheaper and "
         f"better than {listed(on_front) or 'any'}.",
     )
 

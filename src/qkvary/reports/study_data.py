@@ -18,7 +18,7 @@ _RUN = (
 
 
 def study_datasets(summary: Summary, samples: Sequence[RunSamples] = ()) -> tuple[Table, ...]:
-    """Return every dataset that has rows; its key is the stem of its file."""
+    """Return every dataset that has rows. Its key is the name of its CSV file."""
     made = (
         dataset("results", _results(summary.tables)),
         dataset("contrasts", _contrasts(summary)),

@@ -34,7 +34,7 @@ from qkvary.text import names, numbers
 
 _TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
 ARROWS = {"better": "▲", "worse": "▼"}
-"""Symbols for supported differences; the word follows if there is room."""
+"""Symbols for differences that the data support."""
 
 
 def main_tables(summary: Summary) -> list[ResultTable]:

@@ -28,9 +28,10 @@ def number(value: float) -> str:
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
-    """Write one element; Markup is kept, text is escaped.
+    """Write one element with escaped text.
 
-    ``class_`` is written as ``class``, ``a_b`` as ``a-b``; an attribute that is None is left out.
+    Children of type ``Markup`` are not escaped. An attribute ``class_`` is written as ``class``,
+    and ``a_b`` as ``a-b``. Attributes that are None are left out.
     """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="'
@@ -70,7 +71,7 @@ def whisker(x: float, low: float, high: float, half: float, class_: str) -> list
 
 
 def image(png: bytes, at: Point, size: Point, class_: str, *, is_stretched: bool = False) -> Markup:
-    """Write a picture that is part of the page."""
+    """Write an image element that contains the PNG itself."""
     return element(
         "image",
         href=f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}",
@@ -106,7 +107,7 @@ class Drawing:
     parts: tuple[Markup, ...]
 
     def to_svg(self, name: str) -> Markup:
-        """Write the element for a page; every id begins with ``name``."""
+        """Write the ``svg`` element, with ids that begin with ``name`` and are unique on a page."""
         return element(
             "svg",
             element("title", self.title, id=f"{name}-t"),
@@ -132,7 +133,7 @@ class Scale:
     start: float
     end: float
     logarithmic: bool = False
-    """Whether equal distances stand for equal ratios."""
+    """Whether the axis is logarithmic."""
     binary: bool = False
     """Whether the ticks of a logarithmic axis are powers of two, as for bytes."""
 
@@ -168,7 +169,7 @@ class Plot:
         return self.across.start, self.up.end, self.across.end, self.up.start
 
     def cover(self, class_: str, bottom: float | None = None) -> Markup:
-        """Write a rectangle over the chart, down to ``bottom`` if given."""
+        """Write a rectangle over the chart, or over the part of it above ``bottom``."""
         left, top, right, end = self.area
         height = (end if bottom is None else bottom) - top
         return element("rect", x=left, y=top, width=right - left, height=height, class_=class_)
@@ -187,7 +188,10 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of ten, with 2 and 5 between them if they fit; else linear ticks."""
+    """Return powers of ten, with values between them if they fit.
+
+    If fewer than two values are in the range, return linear ticks.
+    """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         values = [factor * 10.0**power for power in exponents for factor in factors]
@@ -199,7 +203,10 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of two for a logarithmic axis, or multiples of one if fewer than two fit."""
+    """Return powers of two for a logarithmic axis.
+
+    If fewer than two are in the range, return the multiples of one power of two.
+    """
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
     if first >= last:
         step = 2.0 ** math.ceil(math.log2((high - low) / count))
@@ -209,7 +216,7 @@ def binary_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:
-    """Return the range of the finite values, a little wider."""
+    """Return the range of the finite values, with a margin at both ends."""
     usable = [value for value in values if math.isfinite(value) and (value > 0 or not logarithmic)]
     if not usable:
         return (1.0, 10.0) if logarithmic else (0.0, 1.0)

@@ -21,7 +21,7 @@ _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell: a value and its printed form."""
+    """A cell of a table: a value and its printed form."""
 
     raw: Raw
     """The unrounded value, for the CSV file."""
@@ -31,13 +31,12 @@ class Cell:
     """Further lines in small type; they are joined to the text if only one line fits."""
     tone: Tone = ""
     name: bool = False
-    """Whether the cell holds a name that a user chose, which is shortened and isolated from the
-    text around it."""
+    """Whether a user chose the text. Pages isolate such a text from the text around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column."""
+    """A column of a table."""
 
     key: str
     """The header in the CSV file, with units last."""
@@ -83,7 +82,7 @@ class Table:
 
 
 def named(text: str, mark: str = "") -> Cell:
-    """Return a cell that holds a name; the mark is shown with it, but not exported."""
+    """Return a cell with a name. ``mark`` follows the name in print; the CSV file omits it."""
     return Cell(raw=text, text=names.clip(text + mark), name=True)
 
 
@@ -115,7 +114,7 @@ def number(
     below: str = "",
     numeric: bool = True,
 ) -> Field:
-    """Return a column of numbers, written as text or as a cell.
+    """Return a column of numbers; ``write`` turns a number into a text or a cell.
 
     ``path`` names the attribute that holds the number, as in :func:`look_up`. It is also the
     header of the column in the CSV, unless ``key=path`` names another header. ``title`` is the
@@ -137,9 +136,9 @@ def number(
 
 
 word = partial(number, numeric=False)
-"""Returns a column of words."""
+"""Like :func:`number`, for a column of words."""
 label = partial(word, write=named)
-"""Returns a column of names."""
+"""Like :func:`number`, for a column of names."""
 
 
 def tabulate(

@@ -21,7 +21,7 @@ from qkvary.reports.tables import Cell, Table, shorten
 from qkvary.text.names import printable
 
 _WIDEST = 10_000
-"""A width in columns that fits any table."""
+"""Width of a terminal that fits any table, in characters."""
 _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": "yellow", "": ""}
 
 

@@ -18,10 +18,10 @@ from qkvary.text import names, numbers
 COMPARING = ("results", "frontiers", "solving", "published")
 """The sections of a study's report that make sense only for several variants."""
 _COUNTS = ("variants", "all variants have", "tasks")
-"""Counts that are always 1 when nothing is compared."""
+"""Facts of a study's report that are left out if there is only one variant."""
 _PICTURE_SIZE = (560.0, 320.0)
 _PADDED = ("test_paper_loss", "test_real_share")
-"""Scores that differ from the others only if rows are padded."""
+"""Scores that are shown only if rows are padded."""
 _SPEEDS = (
     ("tokens_per_second", "tokens/s", numbers.whole),
     ("gigaflops_per_second", "GFLOP/s", partial(numbers.fixed, decimals=1)),

@@ -21,7 +21,7 @@ _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
 _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
 _APART = 66.0
 _LINE = 24
-"""Maximum number of characters per line of the scores."""
+"""Maximum number of characters per line of the formula of the scores."""
 
 
 def diagram(label: str) -> Chart | None:
@@ -56,7 +56,7 @@ def block_labels(label: str) -> tuple[str, ...]:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the position of each projection: below what the projection feeds, without overlaps."""
+    """Return the x position of each projection: below its roles, without overlaps."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))

@@ -22,7 +22,7 @@ class Family:
     """A group of variants with the same kind of saving."""
 
     key: str
-    """The second part of the CSS class ``f-...``."""
+    """The name of the family in its CSS class, ``f-<key>``."""
     title: str
     marker: Marker
     dash: str

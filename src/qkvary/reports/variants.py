@@ -29,7 +29,7 @@ _BRIEF = Brief(
     columns=("label", "tuple", "parameters", "cache_bytes_per_token"),
     rows=next(place for place, one in enumerate(VARIANTS) if "@" in one.label),
 )
-"""The part shown without ``--full``: only the sharings, without positions, windows and cores."""
+"""The part shown without ``--full``: labels without ``@`` (positions, windows or cores)."""
 
 
 def choose_layer(
@@ -192,7 +192,7 @@ def _notes(described: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from sorted({f"published: {one['quantity']} ({one['source']})" for one in found if one})
     for one in described:
         if one["refused"] is not None:
-            yield f"{one['label']} does not fit: {one['refused']}"
+            yield f"{one['label']} does not fit this layer: {one['refused']}"
 
 
 def _find_published(variant: Variant, num_heads: int) -> dict[str, Any] | None:

@@ -1,12 +1,12 @@
 """Atomic, durable writes: a file or folder is complete, or it does not exist.
 
 New bytes go to a temporary name in the same directory, are flushed to the disk, and are renamed
-into place; the directory is flushed last. A writer locks its temporary file or folder until it ends
-or dies, so the leftovers of killed writers can be recognized.
+into place; the directory is flushed last. A writer locks its temporary file or folder. A killed
+writer loses this lock, so its leftovers can be recognized.
 
-A process owns a folder while it locks the folder's lock file. This file is never removed, since
-only the lock matters. The file names the owner and counts the owners that died. An owner removes
-its name when it releases the lock; an owner that dies leaves its name in the file.
+A process owns a folder while it locks the folder's lock file. The lock file is never removed, since
+only the lock matters. The lock file names the owner, and counts the owners that died. An owner
+removes its name when it releases the lock. The name of an owner that died remains.
 """
 
 import errno
@@ -62,7 +62,7 @@ def free_bytes(path: Path) -> int | None:
 
 @contextmanager
 def explain_os_errors(path: Path, size: int = 0) -> Generator[None]:
-    """Translate ``OSError`` into an error with advice and the ``size`` in bytes that was needed."""
+    """Turn an ``OSError`` into an error with advice; ``size`` is the number of bytes to write."""
     try:
         yield
     except OSError as error:
@@ -184,7 +184,7 @@ def _fill(descriptor: int, blocks: Iterable[bytes | memoryview]) -> None:
         _write_all(descriptor, block)
     written = os.fstat(descriptor).st_size
     if written != size:
-        raise OSError(errno.EIO, f"{written} bytes arrived of {size}")
+        raise OSError(errno.EIO, f"expected a file of {size} bytes, got {written}")
     os.fsync(descriptor)
 
 
@@ -239,8 +239,9 @@ def write_output(path: Path, data: bytes) -> None:
 def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
     """Yield a temporary folder, which is renamed to ``path`` when the block ends.
 
-    Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed once
-    the new one is durable. If the block raises, or this process dies in it, nothing is written.
+    Any process may fill the temporary folder with ``write_new_file``. An existing folder at
+    ``path`` is moved aside, and removed once the new folder is in place. If the block raises, or
+    this process dies in the block, ``path`` is unchanged.
     """
     with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
@@ -249,13 +250,16 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
             try:
                 yield temporary
                 os.fsync(descriptor)
-                if path.exists():
-                    remove_dir(path)
+                old = _temporary(path.parent, path.name) if path.exists() else None
+                if old is not None:
+                    path.rename(old)
                 temporary.rename(path)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
         sync_directory(path.parent)
+        if old is not None:
+            shutil.rmtree(old)
 
 
 def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
@@ -356,7 +360,7 @@ class Owner:
     pid: int
     host: str
     since: str
-    """When it acquired the lock: ISO 8601, UTC."""
+    """Time at which the process acquired the lock (ISO 8601, UTC)."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since}"
@@ -367,16 +371,16 @@ class Note:
     """The contents of a lock file."""
 
     owner: Owner | None = None
-    """None after the owner released the lock. A named owner without the lock has died."""
+    """The owner; None after the lock was released. If the lock is free, the owner has died."""
     deaths: int = 0
-    """Number of consecutive earlier owners that died without progress."""
+    """Number of earlier owners that died since the last release or the last progress."""
     progress: str = ""
-    """The progress of the work when the lock was acquired."""
+    """The progress of the work at the time when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return how many owners have died since the work last made progress.
+        """Return the number of owners that died since the last release or the last progress.
 
-        ``progress`` is the present progress of the work. The number is valid only if the lock is
+        ``progress`` is the current progress of the work. The number is valid only if the lock is
         free.
         """
         before = self.deaths if self.progress == progress else 0
@@ -394,7 +398,7 @@ class OwnerLock:
         """
         self.path, self._is_released = path, False
         self.deaths = 0
-        """Number of earlier owners that have died since the work last made progress."""
+        """Number of earlier owners that died since the last release or the last progress."""
         self.last_owner: Owner | None = None
         """The previous owner, if it died."""
         with explain_os_errors(path):

@@ -1,8 +1,8 @@
 """Describes this machine and process: versions, devices, memory, data folders; handles signals.
 
 Linux promises more memory than it has and kills processes that use it, so running out of memory
-cannot be caught. So work that needs too much must be refused beforehand. The first signal stops
-long work cleanly, after a checkpoint; a second signal ends the process. Never imports torch.
+cannot be caught. Work that needs too much memory is therefore refused beforehand. The first signal
+stops long work cleanly, after a checkpoint; a second signal ends the process. Never imports torch.
 """
 
 import functools
@@ -27,7 +27,7 @@ from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.numbers import Reads, data_size, read_count
 
 MOST_THREADS = 1024
-"""The largest accepted number of threads or processes; a larger number must be a typing slip."""
+"""Maximum number of threads or processes; a larger number is taken for a typing error."""
 _MEMORY = Path("/proc/meminfo")
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -150,7 +150,7 @@ def require_memory(needed: int, purpose: str, advice: str) -> None:
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
-            f"{purpose} at least {data_size(needed)} of memory, {data_size(free)} are free; "
+            f"{purpose} at least {data_size(needed)} of memory, but {data_size(free)} are free; "
             f"{advice}"
         )
 
@@ -189,13 +189,13 @@ STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 
 @dataclass(slots=True)
 class Stop:
-    """The first signal that asked the work to stop."""
+    """A request to stop, which the first signal sets."""
 
     number: int = 0
     """The number of the signal; 0 if there was none."""
 
     def is_set(self) -> bool:
-        """Return whether the work is asked to stop."""
+        """Return whether a signal has asked the work to stop."""
         return self.number != 0
 
 
@@ -222,7 +222,7 @@ def stop_in_order(
             block, so it must neither print nor wait for a lock of this process.
 
     Yields:
-        A value that is set by the first signal.
+        The request to stop, which the first signal sets.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

@@ -68,7 +68,7 @@ class StoppedError(QkvaryError):
 
 
 class EndedEarlyError(QkvaryError):
-    """A signal or an error ended a study early; ``document`` says how much of it is done."""
+    """A signal or an error ended a study early; ``document`` counts its finished runs."""
 
     def __init__(self, message: str, exit_code: int, document: Mapping[str, object]) -> None:
         self.exit_code, self.document = exit_code, document

@@ -1,4 +1,4 @@
-"""Finds the file system of a folder, and which machines its locks cover. Never imports torch."""
+"""Finds the file system of a folder, and the reach of its locks. Never imports torch."""
 
 import re
 import subprocess
@@ -41,7 +41,7 @@ class FileSystem:
 
     @property
     def lock_reach(self) -> LockReach:
-        """Which machines a lock on this file system covers."""
+        """The machines that a lock on this file system covers."""
         if self.kind in _SHARED:
             return "this machine" if self.options & _LOCAL_OPTIONS else "all machines"
         if self.kind in _UNKNOWN or (self.kind.startswith("fuse.") and self.kind != "fuse.sshfs"):

@@ -1,7 +1,7 @@
 """An append-only log of events, one per line, in which each line is validated separately.
 
-A line is a JSON object whose last key, ``check``, is a digest of the rest. Torn or changed lines
-are reported and skipped.
+A line is a JSON object whose last key, ``check``, is a digest of the rest. Incomplete or
+changed lines are reported and skipped.
 """
 
 import hashlib
@@ -36,13 +36,15 @@ def from_line(line: bytes) -> dict[str, Any]:
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
         # Zero bytes come from the disk or file system, not from a crashed writer or an editor.
         zeroed = b"\0" in line
-        raise ValueError(f"the line {'holds zeroed bytes' if zeroed else 'is torn or was changed'}")
+        raise ValueError(
+            f"the line {'holds zeroed bytes' if zeroed else 'is incomplete or was changed'}"
+        )
     return cast("dict[str, Any]", decode(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalContents:
-    """The contents of a journal, as far as its lines are valid."""
+    """The events of the valid lines of a journal, and the problems of the other lines."""
 
     events: tuple[dict[str, Any], ...]
     """The events of all valid lines, in order."""
@@ -51,7 +53,7 @@ class JournalContents:
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:
-    """Parse a journal; never fails."""
+    """Return the contents of a journal. Invalid lines raise no error: they are listed."""
     events: list[dict[str, Any]] = []
     problems: list[str] = []
     *lines, rest = data.split(b"\n")
@@ -101,8 +103,8 @@ class SilentJournal:
         """Ignore the event."""
 
     def mark(self) -> FileEntry:
-        """Return the mark of an empty journal."""
+        """Return the size and digest of an empty journal."""
         return FileEntry.of(b"")
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, since no file is open."""

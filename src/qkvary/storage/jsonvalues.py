@@ -52,11 +52,11 @@ def _untagged(pairs: list[tuple[str, object]]) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"bare {name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def encode(value: object, *, indent: int | None = None) -> str:
-    """Return ``value`` as ASCII JSON, keys sorted, without spaces unless indented."""
+    """Return ``value`` as ASCII JSON with sorted keys. If ``indent`` is None, omit all spaces."""
     separators = (",", ": ") if indent is not None else (",", ":")
     return json.dumps(
         _tagged(value), sort_keys=True, allow_nan=False, indent=indent, separators=separators
@@ -70,10 +70,10 @@ def decode(text: str | bytes) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentFormat:
-    """How documents of one kind are stored as JSON, with a field for the version of the kind."""
+    """The JSON format of one kind of document, with a field for the version of the format."""
 
     name: str
-    """What messages call the document, with an article: ``a measurement of decoding``."""
+    """The name of a document in messages, with an article: ``a measurement of decoding``."""
     version: int
     """Incremented when a field is added, renamed or changed in meaning."""
     key: str = "schema_version"
@@ -90,7 +90,7 @@ class DocumentFormat:
         return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return the value that ``build`` makes from a document's fields without the version."""
+        """Return ``build(fields)``, with the fields of a document except the version."""
         try:
             found = decode(data)
             if isinstance(found, dict):

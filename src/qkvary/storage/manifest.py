@@ -200,7 +200,7 @@ class FileContents:
 
     size: int
     blocks: Iterable[bytes | memoryview]
-    """The bytes in order, generated on demand."""
+    """Blocks of bytes that make up the contents, generated on demand."""
 
 
 def step_folder(directory: Path, step: int) -> Path:
@@ -228,7 +228,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
 
 
 def write_checked(folder: Path, files: Mapping[str, FileContents]) -> dict[str, FileEntry]:
-    """Write files for ``checkpoint_directory``, verify them by reading, return their entries."""
+    """Write files into a new checkpoint, verify them by reading, and return their entries."""
     entries: dict[str, FileEntry] = {}
     for name, contents in files.items():
         digest = hashlib.sha256()
@@ -298,7 +298,7 @@ def find_newest(
 
 
 def quarantine_newer(directory: Path, step: int) -> None:
-    """Quarantine all checkpoints newer than ``step``; those checkpoints could not be read."""
+    """Quarantine all checkpoints newer than ``step``, which could not be read."""
     newer = [step_folder(directory, one).name for one in stored_steps(directory) if one > step]
     if newer:
         quarantine(directory, newer)

@@ -29,7 +29,7 @@ _EXTRAS: Mapping[str, str] = {
     "vl_convert": "train",
     "zstandard": "data",
 }
-"""The extra that installs a package; packages without an entry are installed by name."""
+"""The extra that installs each package. A package without an entry is installed by name."""
 
 
 def is_installed(package: str) -> bool:

@@ -23,17 +23,20 @@ PARSER_SECONDS = 5.0
 PARSER_BYTES = 2**31
 """Maximum address space of a native parser's process, in bytes."""
 PARSER_CHARACTERS_PER_SECOND = 20_000
-"""For long texts, one second is added per this many characters; tokenizers need a tenth of this
-time or less."""
+"""The time limit grows by one second for this number of characters of a text. Tokenizers need a
+tenth of this time or less."""
 PARSER_BYTES_PER_CHARACTER = 1024
-"""For long texts, this much address space is added per character."""
+"""Additional address space for each character of a text, in bytes."""
 
 
 class ParserProcess:
     """A program that answers requests; if a request kills the program, the program is restarted."""
 
     def __init__(self, module: str, content: str) -> None:
-        """Start a module that calls ``serve``; its first request is the content of the file."""
+        """Prepare the program ``module``, which calls ``serve``.
+
+        The program is started before the first request, and first receives the file's ``content``.
+        """
         self._module, self._content = module, content
         self._lock = Lock()
         self._owner, self._process = 0, None
@@ -113,7 +116,7 @@ def _explain_end(code: int, seconds: float) -> str:
 
 
 def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Answer requests; ``load`` takes the file's content and returns the answering function."""
+    """Answer requests with a function that ``load`` makes from the file's content."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handle: Callable[[Any], Any] | None = None
     while line := sys.stdin.buffer.readline():

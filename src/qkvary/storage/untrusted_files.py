@@ -19,18 +19,18 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 StrPath = str | os.PathLike[str]
-"""A path, or a name where names are accepted."""
+"""A path, or a name if a function also accepts names."""
 MAX_WEIGHT_BYTES = 2**40
 MAX_SIDE_FILE_BYTES = 2**26
 """Maximum bytes of a configuration or tokenizer."""
 MAX_JSON_DEPTH = 100
 """Maximum nesting of lists and objects in a JSON document."""
 MAX_ENTRIES = 2**21
-"""Maximum number of fields, pieces or texts in a file; a Python loop visits each of them."""
+"""Maximum number of entries in a file (fields, pieces or texts), which Python loops over."""
 LARGEST_RATIO = 200
 """Maximum ratio of uncompressed to compressed bytes, beyond the first ``FREE_BYTES``."""
 FREE_BYTES = 2**26
-"""Number of bytes into which any compressed file may expand, however small it is."""
+"""Any compressed file may expand to this number of bytes, regardless of the ratio."""
 LARGEST_SIZE = 2**24
 """Maximum size (width, layers, vocabulary) in the header of a llama2.c file."""
 MAX_REASON = 300
@@ -158,7 +158,7 @@ def read_start(path: Path, size: int) -> bytes:
 def refuse_pickles(path: Path) -> None:
     """Refuse a pickle, or a folder that contains a pickle, recognized by name and first bytes.
 
-    Called if no reader recognizes a file: this error says more than a list of supported formats.
+    Call this if no reader recognizes a file: the error is more specific than a list of formats.
     """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     for candidate in candidates:

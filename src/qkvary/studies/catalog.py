@@ -43,7 +43,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study.
+    """Return a built-in study by name, or a user's study by the path of its file.
 
     If a task needs a fingerprint of its data and states none, the fingerprint is computed from the
     data on this machine.

@@ -1,4 +1,4 @@
-"""Tables of published numbers, with which a study compares its results.
+"""Tables of published numbers, for comparison with the results of a study.
 
 A study's definition supplies the tables. Never imports torch.
 """
@@ -22,15 +22,16 @@ class PublishedColumn:
     tasks: tuple[str, ...]
     """The tasks of this package to which the column corresponds; several for an average."""
     metric: str | None
-    """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
+    """The metric of ``tasks`` to compare, e.g. ``accuracy``; None if no metric is comparable."""
     where: tuple[tuple[str, float | str], ...]
     """The fields of a setting that choose the settings of the column (``context``, ``d_model``,
     ``num_layers``, ``num_heads``, ``steps``, ``learning_rate``, ``source``); empty for an average
     over all settings of the tasks."""
     variants: tuple[str, ...]
-    """The variants in the column, if columns stand for variants."""
+    """The variants of the column; empty if the rows of the table stand for variants."""
     stated: bool
-    """Whether the column has settings or unsupported claims, not measured or derived numbers."""
+    """Whether the column has settings or unsupported claims. Other columns have measured or derived
+    numbers."""
 
 
 @stored("PublishedFigure")
@@ -41,7 +42,7 @@ class PublishedFigure:
     row: str
     """The label of the row in the paper."""
     variant: str | None
-    """The canonical label of the row, or None if it is not a variant."""
+    """The canonical label of the variant in this row, or None if the row is not a variant."""
     column: str
     printed: str
     """The text as printed, e.g. ``+0.7%``; ``-`` if the paper prints none."""
@@ -51,13 +52,13 @@ class PublishedFigure:
     note: str
     """A remark on the number."""
     recomputes: Recomputes = "not checkable"
-    """Whether the number follows from other numbers in the same document."""
+    """Whether other numbers in the same document give this number."""
     recomputed: float | None = None
     """The recomputed number."""
     why: str = ""
-    """Why the number does not follow, in a sentence; empty if it does."""
+    """Why the recomputed number differs. Empty if the numbers are equal, or none was recomputed."""
     in_code: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether the number is from the public code, because the source's text lacks it."""
+    """Whether the number is from the public code, because the text does not print it."""
 
 
 @stored("PublishedTable")
@@ -81,7 +82,7 @@ class PublishedTable:
 
     @property
     def source(self) -> str:
-        """The paper, and where in the paper the table is, on one line."""
+        """The paper, and the place of the table in the paper, on one line."""
         where = f"{self.paper}, {self.place}"
         return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
 

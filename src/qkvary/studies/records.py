@@ -32,9 +32,9 @@ class Record:
     variant: str
     seed: int
     status: Status
-    """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
+    """``done``, ``failed`` (an error), or ``diverged`` (a non-finite loss or gradient)."""
     message: str
-    """Why the run failed or diverged; empty if neither applies."""
+    """The reason if the run failed or diverged, else empty."""
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool
@@ -52,9 +52,9 @@ class Record:
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str
-    """When the process that ended the run began to train: ISO 8601, UTC."""
+    """Time at which the last process of the run began to train (ISO 8601, UTC)."""
     ended: str
-    """When the record was created: ISO 8601, UTC."""
+    """Time at which the record was created (ISO 8601, UTC)."""
     state_sha256: str = ""
     """Digest of the final weights and optimizer state; equal for bit-identical runs."""
 

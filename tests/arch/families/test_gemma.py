@@ -114,5 +114,7 @@ def test_layers_may_all_differ_up_to_a_number() -> None:
         return read_model(small, "wide")
 
     assert len(count_kinds(widen(MOST_KINDS).layers)) == MOST_KINDS
-    with pytest.raises(ValueError, match="expected layers of at most 100 kinds, got 2,000"):
+    with pytest.raises(
+        ValueError, match="expected at most 100 different kinds of layers, got 2,000"
+    ):
         widen(2000)

@@ -52,8 +52,11 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
     ],
     "deepseek-v4-flash": [
         ({"num_key_value_heads": 8}, "1 for num_key_value_heads"),
-        ({"compress_ratios": [16] * 43}, "43 entries from 0, 4, 128 for compress_ratios"),
-        ({"mlp_layer_types": ["dense"] * 43}, "43 entries from hash_moe, moe for mlp_layer_types"),
+        ({"compress_ratios": [16] * 43}, "43 entries, each one of 0, 4, 128 for compress_ratios"),
+        (
+            {"mlp_layer_types": ["dense"] * 43},
+            "43 entries, each one of hash_moe, moe for mlp_layer_types",
+        ),
         ({"o_groups": 3}, "o_groups that divide 32768 channels, got 3"),
     ],
 }

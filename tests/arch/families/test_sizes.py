@@ -73,7 +73,7 @@ def test_published_counts_are_met_as_far_as_they_are_printed(name: str) -> None:
 
 
 def test_an_unknown_name_gets_near_ones() -> None:
-    with pytest.raises(ValueError, match=r"expected a named size, got 'llama-3.1-8'; did you mean"):
+    with pytest.raises(ValueError, match=r"the name of a model, got 'llama-3.1-8'; did you mean"):
         load_size("llama-3.1-8")
     with pytest.raises(ValueError, match=r"got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b,"):
         load_size("zzz")

@@ -35,7 +35,7 @@ PAIRS = {"tokenizer.ggml.tokens": ["ab"] * 13}
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
         ({"tokenizer.ggml.token_type": [1, 2]}, DamagedError, "has 13 tokens and 2 types"),
         (PAIRS, DamagedError, "has an invalid tokenizer"),
-        ({"tokenizer.ggml.pre": "tekken", **PAIRS}, UsageError, "splits texts like 'tekken'; choi"),
+        ({"tokenizer.ggml.pre": "tekken", **PAIRS}, UsageError, "unknown pre-tokenizer 'tekken'"),
     ],
 )
 def test_another_network_is_refused(

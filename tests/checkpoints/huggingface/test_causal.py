@@ -114,7 +114,7 @@ def test_an_assistant_with_a_window_takes_tokens_back(label: str, assistant: str
 
 
 def test_an_assistant_without_a_way_back_is_refused() -> None:
-    message = "expected layers that keep tokens, because this kind of generation removes tokens"
+    message = "expected layers that cache tokens, because this kind of generation removes tokens"
     with pytest.raises(ValueError, match=message):
         generate(make_model("QKV"), prompt(1, 8), assistant_model=make_model("QKV@linear"))
 

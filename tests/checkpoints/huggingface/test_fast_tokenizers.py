@@ -42,7 +42,7 @@ def test_tokens_become_the_text_again(name: str, text: str) -> None:
 def test_inexpressible_tokenizers_are_rejected() -> None:
     pieces, scores = [list(part) for part in PIECES]
     pieces[-1] = b"\xff\xfe"
-    with pytest.raises(UsageError, match="expected pieces of whole characters"):
+    with pytest.raises(UsageError, match="expected pieces that are valid UTF-8"):
         convert_tokenizer(PieceTokenizer(pieces, scores))
     with pytest.raises(UsageError, match="expected a qkvary tokenizer, got str"):
         convert_tokenizer("no tokenizer")  # type: ignore[arg-type]

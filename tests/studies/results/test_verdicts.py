@@ -48,8 +48,8 @@ def test_an_interval_that_touches_zero_supports_nothing() -> None:
     [
         ([], "not compared: none of 5 pairs of runs has finished"),
         ([-0.2], "no interval: lower by 0.200 in the only pair, and one"),
-        ([0.2] * 5, "no interval: higher by 0.200 in all 5 pairs, which"),
-        ([0.0] * 5, "no interval: the same in all 5 pairs, which"),
+        ([0.2] * 5, "no interval: higher by 0.200 in all 5 pairs, so"),
+        ([0.0] * 5, "no interval: the same in all 5 pairs, so"),
     ],
 )
 def test_without_an_interval_nothing_is_claimed(differences: list[float], begins: str) -> None:

@@ -119,7 +119,7 @@ def test_a_file_that_was_cut_says_what_was_added(packed: Path, tmp_path: Path) -
     lines = lines_of(packed)
     rewrite(packed, [*lines[:2], lines[2][:-9]])
     other = Store(tmp_path / "other")
-    with pytest.raises(DamagedError, match="added before it: 1 run, in"):
+    with pytest.raises(DamagedError, match="before this error, 1 run went into"):
         unpack_runs(packed, other)
     assert other.keys() == tuple(KEYS[:1])
 

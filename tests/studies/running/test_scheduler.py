@@ -48,5 +48,5 @@ def test_new_results_are_published_now_and_then(
     # The third waits for a new result, and a slow one takes no more than its share of the time.
     assert gaps == [PUBLISH_SECONDS, PUBLISH_SECONDS, 60.0, PUBLISH_SECONDS, 120.0, 120.0]
     assert shown.notes == ["page"] * 5 + [
-        "the page will be written only at the end: 'the disk is full'"
+        "the page cannot be written now, only at the end: 'the disk is full'"
     ]

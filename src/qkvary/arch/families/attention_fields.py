@@ -87,7 +87,9 @@ def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Ma
     """Return ``build(kind)`` for each entry of ``kinds``, called once per distinct kind."""
     different = len(set(kinds))
     if different > MOST_KINDS:
-        raise ValueError(f"expected layers of at most {MOST_KINDS} kinds, got {different:,}")
+        raise ValueError(
+            f"expected at most {MOST_KINDS} different kinds of layers, got {different:,}"
+        )
     built = {kind: build(kind) for kind in dict.fromkeys(kinds)}
     return tuple(built[kind] for kind in kinds)
 
@@ -103,8 +105,8 @@ def build_decoder(
 ) -> Model:
     """Return a model of these layers with token embeddings, a final norm and a head.
 
-    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means never tied. ``others`` sets
-    or replaces fields of the model.
+    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means never tied. Further
+    keywords set or replace fields of the model.
     """
     d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
@@ -120,7 +122,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention, which has its own indexer or an earlier layer's indexer."""
+    """Return the latent attention. Its indexer, if any, may be that of an earlier layer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -143,6 +145,9 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note if there are multi-token prediction layers, by default ``predicts``."""
+    """Return a note if the model has layers for multi-token prediction.
+
+    ``predicts`` is the default number of these layers.
+    """
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("the layers that predict further tokens are not counted",) if further else ()

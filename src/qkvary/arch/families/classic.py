@@ -16,7 +16,7 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 OPT_OFFSET = 2
-"""Rows of OPT's learned positions that belong to no token."""
+"""Number of unused rows at the start of OPT's learned positions."""
 
 
 def _read_gpt2(fields: Fields, name: str, *, may_share_heads: bool = False) -> Model:
@@ -110,12 +110,12 @@ def _read_falcon(fields: Fields, name: str) -> Model:
         rotation=read_rotation(fields),
     )
     shared = heads.count // kv_count
-    note = f"transformers stores keys and values {shared} times, once per query head of a group"
+    note = f"transformers stores each KV head {shared} times, once for each query head of its group"
     return _build(fields, name, layer, notes=(note,) if new and shared > 1 else ())
 
 
 def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
-    """Return a Phi, with parallel sublayers, or a Persimmon, with sequential ones."""
+    """Return a Phi with parallel sublayers, or a Persimmon with sequential sublayers."""
     heads = _equal_heads(fields)
     if parallel:
         heads = replace(heads, kv_count=fields.size("num_key_value_heads", default=heads.count))
@@ -200,7 +200,10 @@ def _equal_heads(
     width: tuple[str, ...] = ("hidden_size",),
     heads: tuple[str, ...] = ("num_attention_heads",),
 ) -> Heads:
-    """Return the sizes for a family without head sharing, given the names of its fields."""
+    """Return the sizes of heads for a family in which each query head has its own KV head.
+
+    ``width`` and ``heads`` are the names of the fields.
+    """
     count, d_model = fields.size(*heads), fields.size(*width)
     if count > d_model:
         raise fields.refuse(heads[0], f"at most {d_model:,}")
@@ -213,7 +216,7 @@ def _gpt_heads(fields: Fields) -> Heads:
 
 
 def _learn_positions(fields: Fields, heads: Heads, *, unused: int = 0) -> dict[str, Any]:
-    """Return the table of learned positions and the context, as arguments of ``Model``."""
+    """Return the table of learned positions and the maximum context, as arguments of ``Model``."""
     tokens = fields.size("n_positions", "max_position_embeddings", "max_seq_len")
     return {"positions": (Table(tokens + unused, heads.d_model),), "max_tokens": tokens}
 
@@ -227,7 +230,7 @@ def _build_layer(
     norms: int = 2,
     **attention: Any,
 ) -> Layer:
-    """Return a block with LayerNorm; ``attention`` is passed on to ``Heads.attend``."""
+    """Return a block with LayerNorm. Further keywords are arguments of ``Heads.attend``."""
     has_bias = bias and attention_bias
     config = heads.attend(bias=has_bias, out_bias=has_bias, **attention)
     return Layer(
@@ -238,7 +241,7 @@ def _build_layer(
 
 
 def _build(fields: Fields, name: str, layer: Layer, *, tied: bool = True, **others: Any) -> Model:
-    """Return a model whose layers are all identical and whose final norm is like theirs."""
+    """Return a model of identical layers. The default final norm is like a layer's first norm."""
     layers = (layer,) * fields.layers("n_layer", "num_hidden_layers", "n_layers", "num_layers")
     if "max_tokens" not in others:
         names = ("max_position_embeddings", "n_positions", "seq_length")

@@ -179,7 +179,7 @@ _DOTS3_SIZES = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
-"""The sizes of layers with a window if a configuration omits them."""
+"""Default sizes of the layers with a window."""
 
 
 def _read_dots3(fields: Fields, name: str) -> Model:
@@ -252,11 +252,11 @@ def _read_longcat(fields: Fields, name: str) -> Model:
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 RATES = {SPARSE: 4, HEAVY: 128}
-"""Tokens per summary in layers of DeepSeek V4 if a configuration omits the rate."""
+"""Default number of tokens per summary in layers of DeepSeek V4."""
 TYPE_OF_RATIO: Mapping[object, str] = {0: LOCAL, 4: SPARSE, 128: HEAVY}
-"""The kind of layer for each ratio in published files of DeepSeek V4."""
+"""The type of layer for each compression ratio in published files of DeepSeek V4."""
 SCALES = 3
-"""Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
+"""Number of learned factors of a hyper-connection: one each for reading, writing and mixing."""
 
 
 _DEEPSEEK_V4 = Recipe(mlp_bias=("mlp_bias", False), routed=Routed(shared="count", shared_count=1))
@@ -336,11 +336,11 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: tuple[object, ...]) -> tuple[Any, ...]:
-    """Return one entry per layer, from a list that may have more entries than layers."""
+    """Return the entries of the first ``layers`` layers; refuse a shorter list."""
     found = (fields.items(name) or ())[:layers]
     if len(found) < layers or not all(one in choices for one in found):
         words = ", ".join(map(str, choices))
-        raise fields.refuse(name, f"at least {layers} entries from {words}")
+        raise fields.refuse(name, f"at least {layers} entries, each one of {words}")
     return found
 
 

@@ -32,7 +32,7 @@ class Fields:
         self.family = family
 
     def has(self, *names: str) -> bool:
-        """Return whether one of the names is present and not null."""
+        """Return whether the field is present and not null under one of its names."""
         return self._find(names) is not None
 
     def replace(self, **changes: object) -> "Fields":
@@ -80,7 +80,7 @@ class Fields:
         return float(value)
 
     def text(self, *names: str, default: str) -> str:
-        """Return a string."""
+        """Return a string, or ``default`` if the field is absent."""
         value = self._find(names)
         if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
@@ -99,7 +99,7 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """Return ``length`` words from ``choices``, or ``None`` if the field is absent."""
+        """Return a list of ``length`` words from ``choices``, ``None`` if the field is absent."""
         found = self.items(*names)
         if found is None:
             return None

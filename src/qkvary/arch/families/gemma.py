@@ -22,7 +22,7 @@ from qkvary.arch.sharing import share
 GLOBAL, LOCAL = LAYER_TYPES
 
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
-"""Bases of the rotary frequencies, by default."""
+"""The default base of the rotary frequencies, by type of layer."""
 
 _EQUAL_NOTE = (
     "keys and values of global layers are computed from one tensor; both are counted, because "
@@ -172,7 +172,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """Return the model with a second token embedding, of which each layer reads its part."""
+    """Return the model with a second token embedding; each layer reads its own part of a row."""
     rows = fields.size("vocab_size_per_layer_input")
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(d_model, width), Linear(width, d_model)

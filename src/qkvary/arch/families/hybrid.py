@@ -16,7 +16,7 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 
 MARKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""The kinds of blocks of Nemotron H, by the letters of published files."""
+"""The type of a Nemotron H block, by its letter in published configurations."""
 
 
 def _read_mamba(
@@ -32,13 +32,13 @@ def _read_mamba(
 
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
-    """Return the model; a block's parallel attention and state are counted one after the other."""
+    """Return the model, with the parallel state and attention of a block as two layers."""
     recipe = Recipe(mlp_bias=("mlp_bias", False))
     model = recipes.read(recipe, fields, name)
     own = fields.replace(mamba_rms_norm=fields.flag("mamba_rms_norm", default=False))
     state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
     layers = tuple(part for layer in model.layers for part in (state, layer))
-    note = "each block has attention and a state in parallel, which are listed one after the other"
+    note = "each block has attention and a state in parallel; they are listed as two layers"
     return replace(model, layers=layers, notes=(*model.notes, note))
 
 

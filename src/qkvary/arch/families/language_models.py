@@ -46,7 +46,7 @@ PLAIN: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The settings of a family that differ from those of Llama and do not affect costs."""
+    """The settings of a family that do not affect costs; the defaults are Llama's."""
 
     activation: str = "hidden_act"
     """The configuration's field with the activation."""
@@ -61,7 +61,7 @@ class Block:
     logit_cap: str | None = None
     """The configuration's field with the soft cap of logits."""
     scale: str | None = None
-    """The configuration's field with the number under the square root of the score scale."""
+    """The configuration's field with d in the score scale 1/sqrt(d); ``None`` for the head size."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that a configuration may omit, where they differ from Llama's."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
@@ -70,7 +70,7 @@ class Block:
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 _UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
-"""Refuses a list of layers that transformers ignores, but other programs read."""
+"""Refuses ``layer_types`` if transformers ignores this list, because other programs read it."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",
@@ -157,11 +157,11 @@ BLOCKS: Mapping[str, Block] = {
     "gemma3_text": _GEMMA3,
     "gemma3": _GEMMA3,
 }
-"""The block of each family that can be built here, by ``model_type``."""
+"""The block settings of each family that this package can build, by ``model_type``."""
 
 
 def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
-    """Return the network that a configuration describes; ``BLOCKS`` must have the family."""
+    """Return the network that a configuration describes; ``family`` must be in ``BLOCKS``."""
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))

@@ -30,7 +30,7 @@ ROTARY_BASE = 10_000.0
 CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
-"""A fixed choice, or the configuration's field that decides, with its default."""
+"""A fixed value, or the name of the configuration field with the value, and its default."""
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
@@ -39,7 +39,8 @@ NULLS = (
     *("sliding_window", "num_key_value_heads", "hidden_size_per_layer_input"),
     "attn_logit_softcapping",
 )
-"""Fields whose null has a meaning: no window, as many KV heads as heads, no such input, no cap."""
+"""Fields in which null has its own meaning: no window, as many KV heads as query heads, no input
+per layer, and no soft cap."""
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -55,18 +56,18 @@ class Routed:
     width: str = "moe_intermediate_size"
     """The field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
-    """How the configuration describes shared experts: by their ``count``, by their total ``width``,
-    or not at all; then there is ``one``, as wide as the others, or ``none``."""
+    """How many shared experts a layer has. ``none``: no shared expert. ``one``: one, as wide as the
+    other experts. ``count``, ``width``: the configuration states their number or total width."""
     shared_count: int = 0
     """Number of shared experts if the configuration omits it."""
     gated_sharing: bool = False
-    """Whether a vector gates the shared experts."""
+    """Whether a learned vector of ``d_model`` weights gates the output of the shared experts."""
     bias: bool = False
     """Whether the experts and the router have biases."""
     corrected: bool = False
-    """Whether a learned number per expert corrects the expert's score."""
+    """Whether each expert has a learned bias, which is added to its score."""
     norms: int = 0
-    """Further normalisations in a layer with experts."""
+    """Number of normalisations that only layers with experts have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,8 @@ class AttentionRecipe:
     skips_rotation: bool = False
     """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     gate: Literal["none", "head", "channel", "query"] = "none"
-    """A learned gate per head or per channel of the output, or in the query's projection."""
+    """The gate of the attention output: a learned matrix with one output per head (``head``) or per
+    channel (``channel``), or a part of the query's projection (``query``)."""
     is_gated: Flag = True
     per_head: int = 0
     """Number of further learned parameters per head of a layer, such as its sink."""
@@ -99,16 +101,17 @@ class LayerRecipe:
     """Tells which layers of a family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
-    """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
-    if it is missing, ``all``: every layer, ``upper``: those from ``max_window_layers`` on."""
+    """Which layers have a window. ``none``: no layer. Otherwise, ``layer_types`` marks the layers.
+    Without ``layer_types``, ``all`` means every layer, and ``upper`` means the layers from
+    ``max_window_layers`` on."""
     period: int | None = None
     """Every n-th layer is global if ``layer_types`` is missing."""
     others: str = LOCAL
-    """The kind of the layers between the global ones."""
+    """The type of the layers that are not global."""
     needs_types: bool = False
     """Whether a configuration must list its layers."""
     recurrent: Mapping[str, ReadRecurrent] | None = None
-    """The functions that read layers with a state, by their name in the list of layers."""
+    """The functions that read layers with a state, by the name of the layer type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,45 +133,45 @@ class BlockRecipe:
     final_norm: bool = True
     """Whether the normalisation after the last block has a gain."""
     inner_norms: bool = False
-    """Whether the input of the output projection and the inner channels are normalised."""
+    """Whether the inputs of the last matrices of attention and feed-forward are normalised."""
     entries: int = 0
     """Number of further learned parameters of a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
-    """Describes how a family differs from Llama; its configurations are read by this value."""
+    """Describes how a family differs from Llama, so that its configurations can be read."""
 
     routed: Routed | None = None
     tied: bool | None = False
-    """Whether the head is the embedding by default; ``None`` if it never is."""
+    """The default of ``tie_word_embeddings``; ``None`` if the output head is never tied."""
     head_bias: Flag = False
     rotary_share: float = 1.0
     """The share of a head's channels that is rotated if the configuration does not state it."""
     rotary_base: float = ROTARY_BASE
     local_base: tuple[str, float] | None = None
-    """The field and the default of the rotary base of layers with a window, if it differs."""
+    """The field and the default of a separate rotary base for layers with a window."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
-    """The values of some fields for which costs can be counted; other values are refused."""
+    """The values of fields for which costs can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Defaults of fields that files may omit; a null is replaced too, unless it has a meaning."""
+    """Defaults of fields that a file omits or sets to null; fields in ``NULLS`` may be null."""
     ignored: tuple[str, ...] = ()
     """Fields of other families, which transformers ignores in this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The properties in which the layers of one model may differ."""
+    """The properties that may differ between the layers of one model."""
 
     mixing: str
-    """The name in the list of layers."""
+    """The type of the layer, as in ``layer_types``."""
     window: int | None
     """Number of tokens that a query sees; ``None`` for all."""
     sparse: bool
     shares_indexer: bool = False
-    """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
+    """Whether the layer reuses the tokens picked by the indexer of an earlier layer."""
     rotates: bool = True
     """Whether the layer has rotary positions."""
 
@@ -314,7 +317,7 @@ def _window(fields: Fields, mixing: str) -> int | None:
 
 
 def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
-    """Return, for each layer, whether it has experts, from the field that specifies it."""
+    """Return one flag per layer, which is true if the layer has experts."""
     if recipe.routed is None or (fields.has(*COUNTS) and fields.count(*COUNTS) == 0):
         return [False] * layers
     types = fields.words("mlp_layer_types", choices=("dense", "sparse"), length=layers)
@@ -418,7 +421,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
 
 
 def find_longest(recipe: Recipe, fields: Fields, kinds: Sequence[Kind]) -> int | None:
-    """Return the longest context that a configuration allows, ``None`` if it does not say."""
+    """Return the longest context that a configuration allows, or ``None`` if it states none."""
     each = {kind.mixing: rotary_fields(recipe, fields, kind.mixing) for kind in kinds}
     return max(filter(None, map(read_longest, each.values())), default=None)
 

@@ -271,6 +271,6 @@ def round_up(size: float, multiple: int) -> int:
 
 
 def _sum_bits(fields: Fields, name: str) -> int | None:
-    """Return the bits in which a state is summed, if known; Nemotron H's default is 32."""
+    """Return the bits of the type that sums a state, if known; Nemotron H's default is 32."""
     default = "float32" if fields.family == "nemotron_h" else ""
     return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))

@@ -18,9 +18,9 @@ ORIGINAL = "original_max_position_embeddings"
 LONGEST = "max_position_embeddings"
 _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 GROWTH = "llama_4_scaling_beta"
-"""The field with the growth of queries, which some families have among the rotary settings."""
+"""The rotary setting with the growth of queries, which only some families have."""
 _GROWING: Mapping[str, tuple[str, ...]] = {"ministral3": (GROWTH, LONGEST)}
-"""Further rotary settings of these families; the longest text is allowed here but not used."""
+"""Additional rotary settings that these families may have; ``LONGEST`` is not used."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     PLAIN: (),
     # transformers reads no original length for these two.
@@ -159,7 +159,10 @@ def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
 
 
 def _original(section: Fields, fields: Fields) -> int:
-    """Return the context before scaling. The file's top level wins, as in transformers."""
+    """Return the context length before scaling.
+
+    The value outside ``section`` takes precedence, as in transformers.
+    """
     inside, outside = (one.optional_size(ORIGINAL) for one in (section, fields))
     return outside or inside or fields.size(LONGEST)
 

@@ -43,7 +43,7 @@ def load_size(name: str) -> Model:
     if known is None:
         near, choices = suggest_sizes(name), ", ".join(name_sizes())
         hint = f"did you mean {' or '.join(near)}?" if near else f"choices: {choices}"
-        raise ValueError(f"expected a named size, got {name[:60]!r}; {hint}")
+        raise ValueError(f"expected the name of a model, got {name[:60]!r}; {hint}")
     if known in NETWORKS:
         return as_model(NETWORKS[known], name=known)
     return read_model(published_configs()[known].config, known)

@@ -20,7 +20,7 @@ TOWERS = ("vision_config", "audio_config")
 """Keys of the other parts of a multimodal model."""
 
 TEXT_SECTION = "text_config"
-"""The key of the language model's section, also in multimodal models of other families."""
+"""The key of the section that describes the language model of a multimodal model."""
 
 
 def read_model(config: Mapping[str, object], name: str) -> Model:

@@ -28,7 +28,7 @@ _PARTIAL = ("phi3", "stablelm", "gpt_neox")
 
 
 class Written(NamedTuple):
-    """A network that is written as a Hugging Face configuration."""
+    """The Hugging Face configuration of a network."""
 
     family: str
     """The ``model_type``."""

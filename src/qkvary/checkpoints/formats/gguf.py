@@ -64,6 +64,6 @@ def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
         name = f"blk.{layer}.attn_kv_b.weight"
         key, value = (tensors.pop(name.replace("kv_b", f"{kind}_b"), None) for kind in "kv")
         if key is None or value is None or key.dim() != 3 or key.mT.shape != value.shape:
-            raise DamagedError(f"{sizes.where} has no matching matrices for {name}")
+            raise DamagedError(f"{sizes.where} has no k_b and v_b of matching shape for {name}")
         tensors[name] = torch.cat((key.mT, value), dim=1).flatten(0, 1)
     return tensors

@@ -64,7 +64,7 @@ def read_tokenizer(data: bytes, vocabulary: int, where: str) -> PieceTokenizer:
     place = 4
     for token in range(vocabulary):
         if place + 8 > len(data):
-            raise DamagedError(f"{where} ends at piece {token} of {vocabulary}")
+            raise DamagedError(f"{where} ends early, at piece {token} of {vocabulary}")
         score, length = struct.unpack_from("<fi", data, place)
         place += 8
         if not 0 <= length <= LONGEST_PIECE or place + length > len(data):

@@ -51,9 +51,9 @@ _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
-"""The first part of the names of a multimodal model's other tensors, which are not loaded."""
+"""Prefixes of the names of tensors outside the language model, which are not loaded."""
 _BUFFERS = (".attn.bias", ".attention.bias", ".masked_bias", ".inv_freq")
-"""Ends of the names of tensors in older files that are not weights: causal masks and rotary
+"""Suffixes of the names of tensors in older files that are not loaded: causal masks and rotary
 frequencies, which follow from the configuration."""
 
 
@@ -88,7 +88,10 @@ def load(folder: Path) -> LoadedModel:
 def _is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the output head shares the embedding; a stored head that differs does not."""
+    """Return whether the output head shares the embedding.
+
+    It does not if the file has a head with other values; a warning says so.
+    """
     if not declared or embedding is None or head is None:
         return declared
     if embedding.dtype == head.dtype and torch.equal(embedding, head):

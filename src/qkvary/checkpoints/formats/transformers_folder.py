@@ -54,7 +54,7 @@ def read_config(folder: Path) -> dict[str, object]:
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
-    """Return the bytes of a file, verified if there is a manifest."""
+    """Return the bytes of a file, after checking them against the manifest if there is one."""
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).read(folder, name)
     return read_file(folder / name, limit=limit)

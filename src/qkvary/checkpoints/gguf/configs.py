@@ -32,8 +32,8 @@ PAIRED = ("llama", "smollm3")
 """Architectures that rotate pairs of neighbouring channels; the others pair the two halves of a
 head."""
 _GEMMAS = {"gemma": None, "gemma2": 46, "gemma3": 62}
-"""The number of layers by which llama.cpp recognises the model that scales scores by its width per
-head instead of the head size; None if no model of the architecture does."""
+"""The number of layers for which llama.cpp scales scores by ``d_model / heads`` instead of the head
+size, by architecture; None if it never does so."""
 _WITH_WINDOWS = ("gemma2", "gemma3", "phi3")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.type": ("none",),
@@ -44,7 +44,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values of each key that do not change the computation; a factor of 0 means no scaling."""
+"""The values with which each key has no effect; a factor of 0 means no scaling."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 """The settings of scaled rotary positions that are supported."""
 
@@ -219,7 +219,7 @@ def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the number of rotated channels per head, or ``None`` if the divisors fit none."""
+    """Return the number of rotated channels per head, ``None`` if no number fits the divisors."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None
@@ -246,7 +246,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 
 
 STILL = 1e30
-"""A frequency divisor that stops the rotation: the sine is zero in 32 bits."""
+"""A frequency divisor so large that channels do not rotate: the sine is zero in 32 bits."""
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 """Tensors that hold divisors of the rotary frequencies."""
 LARGEST_LIST = 2**16
@@ -259,7 +259,7 @@ def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
     is_small = kind == "f32" and data.nbytes <= LARGEST_LIST
     found = [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
     if len(found) != rotated // 2:
-        raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated} channels")
+        raise DamagedError(f"{sizes.where} has {len(found)} {stem}, expected {rotated // 2}")
     return found
 
 
@@ -280,7 +280,7 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the configuration, or ``None`` for DeepSeek, whose configuration needs weights."""
+    """Return the configuration, or ``None`` for DeepSeek, where it depends on the weights."""
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):

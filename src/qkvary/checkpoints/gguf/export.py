@@ -50,7 +50,7 @@ GELU_NOTES = {
     ),
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
-"""The largest value that a type can hold; the scales of q8_0 are f16."""
+"""The largest value of each type; q8_0 stores integers up to 127, with scales in f16."""
 SMALLEST = 2.0**-14
 """The smallest value that the types in ``LARGEST`` hold with full precision."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
@@ -69,7 +69,7 @@ class GgufNetwork(NamedTuple):
 def export_gguf(
     loaded: LoadedModel, path: Path, kind: TensorType = "f32", *, chat_template: str | None = None
 ) -> ExportResult:
-    """Write a model for llama.cpp; an existing file of this format is replaced."""
+    """Write a model as a GGUF file for llama.cpp; an existing GGUF file is replaced."""
     if path.is_file() and read_start(path, len(MAGIC)) != MAGIC:
         raise UsageError(f"{path} is not a GGUF file; it is not overwritten")
     check_structure(loaded.network)
@@ -147,8 +147,8 @@ def _find_obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Itera
         if layer.value_rope != "none":
             yield (
                 f"values that are rotated keys ({layer.value_rope}), which llama.cpp does not "
-                "rotate back; train a form that llama.cpp supports: Q-K=V@decoupled-16@kv-norm "
-                "(for example with qkvary train lm-10m-portable), GQA-g or MQA"
+                "rotate back; train a variant that llama.cpp supports: GQA-g, MQA, or "
+                "Q-K=V@decoupled-16@kv-norm (as in qkvary train lm-10m-portable)"
             )
     scaling = position.scaling
     if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1.0):
@@ -234,6 +234,6 @@ def _find_notes(tensors: Mapping[str, StoredTensor], kind: TensorType) -> Iterat
         yield f"{flat} tensors are stored in f16: their rows do not fill whole blocks of {kind}"
     if len(wider) > flat:
         yield (
-            f"{len(wider) - flat} tensors with a matrix for each head (attn_k_b, attn_v_b) are "
-            f"stored in f16, which is more precise than {kind}"
+            f"{len(wider) - flat} tensors with one matrix per head (attn_k_b, attn_v_b) are "
+            f"stored in f16 instead of {kind}, with higher precision"
         )

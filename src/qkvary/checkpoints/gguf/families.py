@@ -1,6 +1,6 @@
 """Converts a language model to llama.cpp's architecture for its family: Qwen 3, Gemma, OLMo 2, ...
 
-A family can express a network if the written file reads back as the same configuration.
+A family is suitable if the written file gives the same configuration when it is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Convert a network to the first llama.cpp family whose header reads back as this network."""
+    """Convert a network to the first suitable llama.cpp family, or return ``None``."""
     config = network.config
     for name, family in FAMILIES.items():
         if write_as(config, family) is None or not _is_computed(config, name):
@@ -90,7 +90,7 @@ def _is_computed(config: LanguageModelConfig, name: str) -> bool:
 
 
 def _stored(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the configuration as a file stores it: frequency divisors have 32 bits."""
+    """Return the configuration with frequency divisors in 32 bits, as in a file."""
     found = comparable(config)
 
     def fit(layer: AttentionConfig) -> AttentionConfig:

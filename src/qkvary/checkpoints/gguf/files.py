@@ -39,7 +39,7 @@ class Tensor(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return the ``gguf`` module that packs values, and its number for a tensor type."""
+    """Return the module of ``gguf`` that packs values, and its constant for a tensor type."""
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

@@ -136,7 +136,7 @@ class _Reader:
             return data
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
-        """Return the next number, which is a count; the sum of all counts is limited."""
+        """Return the next number as a count of entries; the sum of all counts is limited."""
         found = self.number(code)
         most = min(most, self.entries_left)
         if found > most:
@@ -174,7 +174,7 @@ class _Reader:
 def list_files(path: Path) -> list[Path]:
     """Return the GGUF file or files at a path; a split file is listed by its first part.
 
-    Safetensors with a configuration stand before GGUF files in their folder.
+    The list is empty for a folder that also has safetensors and their configuration.
     """
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
@@ -264,7 +264,7 @@ class _Entry(NamedTuple):
     shape: tuple[int, ...]
     type: str
     place: int
-    """The first byte, counted from the first tensor."""
+    """The offset of the first byte from the start of the first tensor."""
     size: int
 
 
@@ -280,7 +280,7 @@ def _read_entry(reader: _Reader) -> _Entry:
     stored = BLOCKS[found]
     if not sizes or min(sizes) < 1 or sizes[0] % stored.size:
         raise DamagedError(
-            f"{reader.where} has the tensor {name} of the sizes {sizes}, which the type {found} "
+            f"{reader.where} has the tensor {name}, which has sizes {sizes} that the type {found} "
             "cannot store"
         )
     size = math.prod(sizes) // stored.size * stored.block_bytes

@@ -25,8 +25,8 @@ _PIECE_VALUES: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The only values that our sentencepiece tokenizer supports; a file that omits a setting is taken
-to have this value."""
+"""The value that each setting of a sentencepiece tokenizer must have. It is also the default of a
+setting that a file omits."""
 _PIECE_FLAGS: Mapping[str, bool] = {
     "add_space_prefix": True,
     "add_bos_token": True,
@@ -36,7 +36,7 @@ _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 
 
 class _Vocabulary:
-    """The checked lists of a vocabulary, without unused tokens at the end."""
+    """The lists of a vocabulary, checked and without the unused tokens at the end."""
 
     def __init__(self, metadata: Metadata, where: str) -> None:
         self.metadata, self.where = metadata, where
@@ -122,7 +122,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
     end = vocabulary.metadata.get(f"{_KEY}eos_token_id")
     if splitting is None:
         raise UsageError(
-            f"{vocabulary.where} splits texts like {str(pre)[:40]!r}; "
+            f"{vocabulary.where} has the unknown pre-tokenizer {str(pre)[:40]!r}; "
             f"choices: {', '.join(SPLITTINGS)}"
         )
     names = [token.decode("utf-8", "replace") for token in vocabulary.tokens]

@@ -26,7 +26,8 @@ from qkvary.data.tokenizers import (
 from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
-"""A merge that never applies, for vocabularies without merges: the list must not be empty."""
+"""The list of merges of a vocabulary without merges. It must not be empty, so it has one merge that
+never applies."""
 
 
 class TokenType(IntEnum):
@@ -49,7 +50,7 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return a tokenizer's vocabulary; without a tokenizer, llama.cpp reads and prints numbers."""
+    """Return the vocabulary of a tokenizer. Without one, llama.cpp reads and prints numbers."""
     if tokenizer is None:
         note = "the network has no tokenizer, so llama.cpp reads and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
@@ -134,9 +135,9 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
         )
     if not tokenizer.alphabet.isascii():
         raise UsageError(
-            "expected an ASCII alphabet or an end-of-document token, got neither: llama.cpp would "
-            "go into an endless loop on some characters outside the alphabet; train with "
-            "--tokenizer characters or bytes"
+            "expected an ASCII alphabet or an end-of-document token, because llama.cpp would "
+            "otherwise loop forever on some characters outside the alphabet, got neither; train "
+            "with --tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
     note = "llama.cpp encodes characters outside the alphabet as token -1, which it then refuses"

@@ -32,7 +32,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
     @property
     def stored(self) -> LayerCache:
-        """Return the adapted layer."""
+        """Return the layer of the ``KVCache`` that this object adapts."""
         return self.cache.layers[self.index]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -62,8 +62,8 @@ class NetworkCacheLayer(CacheLayerMixin):
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens, because this kind of generation removes tokens "
-                "from the cache, got a layer with linear attention, which keeps a state instead"
+                "expected layers that cache tokens, because this kind of generation removes tokens "
+                "from the cache, got a layer with linear attention, which has only a state"
             )
         if not (self.is_croppable or stored.length):
             variant = dataclasses.replace(stored.config.variant, window=None)
@@ -93,14 +93,14 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Remove the last ``-tokens_to_remove`` tokens; the argument must not be positive."""
         if tokens_to_remove > 0:
             raise ValueError(
-                f"expected a negative number of tokens to crop by, got {tokens_to_remove}"
+                f"expected minus the number of tokens to remove, got {tokens_to_remove}"
             )
         if tokens_to_remove:
             self.stored.crop(max(0, self.get_seq_length() + tokens_to_remove))
 
 
 class NetworkCache(Cache):
-    """A ``KVCache`` as ``past_key_values``; a tensor that key and value share is stored once."""
+    """A ``KVCache`` for ``past_key_values``. A tensor that key and value share is stored once."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class QKVConfig(PreTrainedConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     network: dict[str, Any] | None = None
-    """``to_dict`` of a ``LanguageModelConfig``."""
+    """The network's configuration, made by ``to_dict`` from a ``LanguageModelConfig``."""
     network_format: int = FORMAT
     use_cache: bool = True
 
@@ -187,7 +187,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         return layer
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the head as a layer that shares the network's weights."""
+        """Return the output head as a layer that shares the network's weights."""
         network = self.network
         weight = network.embedding if network.head_weight is None else network.head_weight
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -196,15 +196,15 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Refuse to replace the embedding: its size is part of the network's configuration."""
-        raise ValueError(f"expected the embedding of the network, got {type(value).__name__}")
+        raise ValueError(f"expected an unchanged embedding, got {type(value).__name__}")
 
     def _choose_cache(self, given: Cache | None, use_cache: bool | None) -> NetworkCache | None:
         if isinstance(given, NetworkCache):
             return given
         if given is not None:
             raise ValueError(
-                "expected a cache from make_cache(), which stores a tensor once if key and value "
-                f"share it, got {type(given).__name__}, which stores every key and every value"
+                f"expected a cache from make_cache(), got {type(given).__name__}, which stores a "
+                "tensor twice if key and value share it"
             )
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None
@@ -212,7 +212,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     # transformers passes a module, but all modules are initialised at once.
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
-        """Initialise all parameters that were not loaded; the first call does so for all."""
+        """Initialise all parameters that were not loaded; later calls have no effect."""
         missing = {
             name: parameter
             for name, parameter in self.network.named_parameters()

@@ -150,7 +150,7 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
             name = piece.decode("utf-8")
         except UnicodeDecodeError:
             raise UsageError(
-                f"expected pieces of whole characters, got {piece!r} as token {token}"
+                f"expected pieces that are valid UTF-8, got {piece!r} as token {token}"
             ) from None
         names.setdefault(name if name not in names else f"<{token}>", token)
     return names

@@ -27,8 +27,8 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
-"""The architecture of the export: our own, one that every engine supports, or the class of
-transformers that fits the network (``hf``)."""
+"""The architecture of the export. ``transformers``: our own class. ``hf``: the class of
+transformers that fits the network. Others: an architecture that every engine supports."""
 
 HEADS = {"gpt_neox": "embed_out.weight"}
 """Names of the output head in files, by ``model_type``, where it is not ``lm_head.weight``."""
@@ -93,7 +93,9 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        raise UsageError(f"{error}; --to transformers expresses every network") from None
+        raise UsageError(
+            f"{error}; use --to transformers, which can express every network"
+        ) from None
     # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.

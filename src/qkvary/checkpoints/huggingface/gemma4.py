@@ -40,10 +40,10 @@ class KeyFromValue:
     """The weight of the key norm, one value per channel."""
     rotary: nn.Module
     angles: int
-    """The number of rotated channel pairs; they are the first channels of each half of a head."""
+    """The number of rotated channel pairs: the first channels of the two halves of a head."""
 
     def apply_gain(self, values: Tensor, computed_in: torch.dtype) -> Tensor:
-        """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
+        """Return ``gamma * V``, multiplied in float32 as in the model, in ``computed_in``."""
         return (values.float() * self.gain.float()).to(computed_in)
 
     def rotated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ class KeyFromValue:
         return keys[..., : self.angles], keys[..., half : half + self.angles]
 
     def rotate(self, keys: Tensor, positions: Tensor) -> Tensor:
-        """Apply ``RoPE_p`` to the rotated channels, with the model's order of operations."""
+        """Apply ``RoPE_p`` to the rotated channels, in the order of operations of the model."""
         cos, sin = self.rotary(keys, positions, GLOBAL)
         cos, sin = (part[..., : self.angles].unsqueeze(1) for part in (cos, sin))
         first, second = self.rotated(keys)
@@ -60,7 +60,7 @@ class KeyFromValue:
         return self.join(keys, torch.cat(turned, dim=-1))
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
-        """Return keys whose rotated channels are ``turned``; the others come from ``still``."""
+        """Return keys with the rotated channels ``turned`` and the other channels of ``still``."""
         half = still.shape[-1] // 2
         first, second = turned.chunk(2, dim=-1)
         return torch.cat(
@@ -98,7 +98,8 @@ class RotateWhenReadLayer(DynamicLayer):
         self.make_key = make_key
         self.first = first or self
         self.announced: tuple[Tensor | None] | None = None
-        """The positions of the next call in a tuple; None in it continues after the stored ones."""
+        """The positions of the next tokens, which the model's hook puts into a tuple of length 1;
+        ``(None,)`` means the positions after the stored ones."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -113,12 +114,12 @@ class RotateWhenReadLayer(DynamicLayer):
         return self.make_key.rotate(still, positions), values
 
     def _take_positions(self, keys: Tensor) -> Tensor:
-        """Return the positions that the model's hook announced: [rows, 1, tokens, 1]."""
+        """Return the positions that the model's hook set, of shape [rows, 1, tokens, 1]."""
         rows, _, tokens, _ = keys.shape
         if self.announced is None:
             raise ValueError(
-                "expected a call of the model that this cache was made for, got a call of another "
-                "model, which passes no positions"
+                "expected positions from the model that this cache was made for, got a call of "
+                "another model"
             )
         (new,) = self.announced
         self.announced = None
@@ -233,9 +234,9 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
             continue
         if type(layer) is not DynamicLayer:
             raise ValueError(
-                "expected a dynamic cache, whose layers can be replaced by smaller ones, got "
-                f"a cache of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall "
-                "the exact cache"
+                "expected a DynamicCache, because its layers can be replaced by smaller ones, got "
+                f"a cache with {type(layer).__name__}; pass a DynamicCache, or uninstall the exact "
+                "cache"
             )
         if layer.get_seq_length():
             continue
@@ -281,8 +282,8 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
     scaling = getattr(rotary, f"{GLOBAL}_attention_scaling")
     if kind not in FIXED_ROTATIONS or scaling != 1.0:
         raise ValueError(
-            f"expected rotations that do not change with the length, got {kind} scaled by "
-            f"{scaling}; choices: {', '.join(FIXED_ROTATIONS)}"
+            f"expected rotary positions with fixed frequencies and scale 1, got {kind} with "
+            f"the scale {scaling}; choices: {', '.join(FIXED_ROTATIONS)}"
         )
     angles = int((getattr(rotary, f"{GLOBAL}_inv_freq") != 0).sum())
     makers: dict[int, KeyFromValue] = {}
@@ -295,8 +296,8 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(
-                f"expected keys with unrotated channels for the layout {layout!r}, got keys with "
-                f"{2 * angles} of {attention.head_dim} channels rotated; choices: rotate when read"
+                f"expected keys with some unrotated channels for the layout {layout!r}, got keys "
+                f"with all {attention.head_dim} channels rotated; choices: rotate when read"
             )
         makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)
     return makers

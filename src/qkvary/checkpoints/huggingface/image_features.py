@@ -38,7 +38,7 @@ IMAGES_PER_PART = 500
 def describe_cifar100(
     weights: Path, parts: Path, *, on_progress: Progress = ignore
 ) -> ImageFeatures:
-    """Return the features of all images; features already in ``parts`` are only loaded."""
+    """Return the features of all images; files that exist in ``parts`` are loaded."""
     network = _load_network(weights)
     digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
     parts = parts / digest[:16]
@@ -91,8 +91,8 @@ def _load_network(weights: Path) -> ResNetModel:
     depths = tuple(network.config.depths or ())
     if (network.config.layer_type, depths) != ("basic", DEPTHS):
         raise UsageError(
-            f"expected a ResNet-34, basic with depths {DEPTHS}, got {weights}: "
-            f"{network.config.layer_type} with {depths}"
+            f"expected a ResNet-34, which has basic layers and depths {DEPTHS}, got {weights} "
+            f"with {network.config.layer_type} layers and depths {depths}"
         )
     return network.eval()
 

@@ -1,8 +1,8 @@
 """Converts our language models to Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
 Shared weights are copied, because a stock architecture has separate projections. The network
-computes the same function up to rounding, but sharing no longer saves memory; ``StockExport.notes``
-states how much is lost.
+computes the same function up to rounding, but sharing no longer saves memory. ``StockExport.notes``
+lists the additional parameters and cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StockExport(NamedTuple):
 
     config: PreTrainedConfig
     weights: Weights
-    """The weights by the architecture's names; a tied head is included."""
+    """The weights by their names in the architecture, including a tied head."""
     notes: tuple[str, ...]
 
     def build(self) -> Any:
@@ -211,12 +211,12 @@ def _find_losses(
     needed = network_parameters(config).total
     if stored > needed:
         why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
-        yield f"the export stores {stored:,} parameters but needs {needed:,}, because of {why}"
+        yield f"the export has {stored:,} parameters instead of {needed:,}, because of {why}"
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
-            f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} values "
-            f"per token, on CPUs only for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary values "
-            f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
-            f"and {size[1]}"
+            f"this network has {size[0]} latent and {size[1]} rotary values; vLLM 0.32 supports "
+            f"sums of {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')}, and on CPUs only "
+            f"{VLLM_LATENT[0]} latent and {VLLM_LATENT[1]} rotary values, as in lm-60m-mla "
+            "(8 KV heads of 64 with @decoupled-64)"
         )

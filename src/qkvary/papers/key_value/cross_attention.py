@@ -18,7 +18,7 @@ from qkvary.nn.projections import Heads
 
 
 def make_cross(own: AttentionConfig, cross: AttentionConfig) -> Attention:
-    """Return cross attention, with the mistake if self-attention shares query and key."""
+    """Return cross attention; it has the mistake if self-attention shares query and key."""
     if own.variant.sharing.query == own.variant.sharing.key:
         return ReplacedQuery(cross, draw=False)
     return make_attention(cross)

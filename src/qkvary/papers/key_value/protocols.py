@@ -192,10 +192,12 @@ def quick_characters() -> Setting:
 def number_network(context: int) -> LanguageModelConfig:
     """Return the language model of the number experiment.
 
-    Source: code of paper 2: the residual stream itself is normalised before each sublayer, scaled
-    embeddings that are also the head, sinusoids with all sines first, no biases in attention, ReLU,
-    d_ff = 4 d, m = 10, dropout 0.1 after embedding and attention and 0.2 after the feed-forward
-    network; Xavier-uniform matrices inside the blocks, torch's default biases.
+    The residual stream itself is normalised before each sublayer.
+
+    Source: code of paper 2: scaled embeddings that are also the head, sinusoids with all sines
+    first, no biases in attention, ReLU, d_ff = 4 d, m = 10, dropout 0.1 after embedding and
+    attention, dropout 0.2 after the feed-forward network, Xavier-uniform matrices inside the
+    blocks, torch's default biases.
     """
     return LanguageModelConfig(
         attention=AttentionConfig(
@@ -263,21 +265,21 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
         ),
     ),
 }
-"""The limits of the scores of each protocol, as sentences for the report."""
+"""Texts for the report on the limits of the scores, by protocol."""
 
 NUMBER_CEILING = (
     "A window does not say where it begins, so its first words cannot be predicted. Over all "
     "windows of 16, 32, 64 and 128 words, the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, and the best possible losses are 0.52, 0.26, 0.13 and 0.06."
 )
-"""States the best possible scores, which are those of a solver that knows all numbers."""
+"""Text for the report on the best possible scores, those of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
     "With windows of 64 and 128 words, an epoch has only 12 and 6 updates, and the learning "
     "rate 1e-4 is a tenth of the higher learning rate. These settings therefore measure how far "
     "a short training gets, not what a network can learn."
 )
-"""States why longer windows and the lower learning rate have lower scores."""
+"""Text for the report on the low scores of longer windows and of the lower learning rate."""
 
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
@@ -289,7 +291,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""States the scores of predictors that ignore the input, over windows of all sizes."""
+"""Text for the report on predictors that ignore the input: their scores over all window sizes."""
 
 
 def number_grid(

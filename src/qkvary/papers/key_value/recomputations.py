@@ -11,8 +11,8 @@ from qkvary.papers.derivation import Alternative, Derivation, Registry, by_row
 def _derive_share(*, macs: bool, value: bool = True) -> float:
     """Return the cost of KV's projections in percent of QKV's cost.
 
-    The cost is counted in MACs if ``macs``, and otherwise in weights. The value's projection is
-    counted only if ``value``.
+    The cost is counted in MACs if ``macs`` is true, else in weights. The value's projection is
+    counted only if ``value`` is true.
     """
     sizes: list[int] = []
     for label in ("Q=K-V", "QKV"):

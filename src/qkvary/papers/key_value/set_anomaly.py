@@ -39,7 +39,7 @@ def set_network(
 def set_training(
     *, steps: int, evaluate_every: int, learning_rate: float, test_at: TestAt
 ) -> TrainingConfig:
-    """Return a configuration: Adam, a cosine schedule, 100 warm-up steps, clipping at norm 2."""
+    """Return settings of Adam, a cosine schedule, 100 warm-up steps and clipping at norm 2."""
     return TrainingConfig(
         steps=steps,
         batch_size=SETS_PER_STEP,

@@ -13,12 +13,12 @@ WORDS: dict[int, dict[Language, int]] = {
     1: {"de": 19_133, "en": 11_200},
     3: {"de": 5_629, "en": 4_778},
 }
-"""Vocabulary sizes for Multi30k, by the number of times that a word must occur in the training
-split to get a token."""
+"""Vocabulary sizes for Multi30k, by ``min_count``. A word gets a token if it occurs at least
+``min_count`` times in the training split."""
 MAX_TOKENS = 100
 """Maximum length of a translation in the published code, in tokens."""
 SACREBLEU = "sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp)"
-"""The score of the clean protocols, with its sacreBLEU signature."""
+"""Name of the score in the clean protocols, with the signature of sacreBLEU."""
 EPOCH = 580
 """Number of batches of 50 in the 29,000 training sentences."""
 BATCH = 50

@@ -42,7 +42,7 @@ def vision_network(
 ) -> VisionTransformerConfig:
     """Return the vision transformer of the published code, for a data set or a user's own images.
 
-    The code divides scores by the square root of the network's width; ``scale`` can change that.
+    The code divides scores by the square root of the network's width. ``scale`` changes this.
 
     Source: code of paper 2: pre-norm without a norm after the last block, input projections
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
@@ -115,8 +115,8 @@ def vision_grid(
 ) -> tuple[Setting, ...]:
     """Return the published settings: data x patches x widths x layers x heads x learning rates.
 
-    The learning rate is constant: the code's MultiStepLR lowers it only after 100 epochs, and no
-    run is that long (for longer runs, use the schedule ``multistep``). Each run is validated twice
+    The learning rate is constant: the code's MultiStepLR lowers it only after 100 epochs, and these
+    runs are shorter (for longer runs, use the schedule ``multistep``). Each run is validated twice
     per epoch, and its best network is tested.
 
     Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
@@ -159,8 +159,8 @@ def vision_grid(
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
     """Return two studies of a data set: one with clean splits, and one with the published splits.
 
-    Each study takes minutes. It trains a small version of the published network with a cosine
-    schedule and a warm-up. By default, 5,000 images are held out.
+    Each study trains a small version of the published network in minutes, with a cosine schedule
+    and a warm-up. By default, 5,000 images are held out for validation.
     """
     return {
         "clean": _quick_study(study, name, "clean", **sizes),

@@ -1,4 +1,4 @@
-"""Networks and training of associative recall: answering a key with its value. Torch-free."""
+"""Networks and training for associative recall (answering a key with its value). Torch-free."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,9 +23,9 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (128, 8): 0.155,
     (256, 16): 0.083,
 }
-"""The accuracy of the best guess from the position of a query alone, by (length, pairs). It exceeds
-chance because early pairs are queried at small distances more often. The numbers are for the
-default ``power`` of the distribution of distances."""
+"""Accuracy of the best guess from the position of a query only, by (length, pairs). The accuracy
+exceeds chance because early pairs are queried at small distances more often. The numbers are for
+the default ``power`` of the distribution of distances."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from qkvary.training.presets import adamw, find_preset
 BYTES = 257
 """Number of tokens: all bytes, and the separator."""
 PIECES = 4_096
-"""Size of the vocabulary: the first tokens of GPT-2's vocabulary. With all tokens, the output head
-would take most of the time of a step."""
+"""Vocabulary size of the stories: the first tokens of GPT-2's vocabulary. With all tokens, the
+output head would take most of the time of a step."""
 CONTEXT = 128
 HEADS = 16
 STEPS = 800
@@ -45,7 +45,7 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
+    """Return paper 1's network with 2 layers and no dropout, because no example is repeated.
 
     Positions are not added to embeddings, but are part of variants such as ``QKV@rotary``. The
     initial weights are three times as large as in paper 1. With smaller weights, chance decides
@@ -96,7 +96,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
-    """Return a setting that trains on rows of novels; ``more`` sets other fields."""
+    """Return a setting that trains on rows of novels; ``more`` has other fields of the setting."""
     context = network.max_tokens
     return Setting(
         name=name,
@@ -128,7 +128,7 @@ def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
 
 
 def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
-    """Return a text on how long the same comparison would take at usual sizes."""
+    """Return a text on the time that the same comparison would take at usual sizes."""
     device = find_device(DEVICE)
     parts: list[str] = []
     for name in presets:

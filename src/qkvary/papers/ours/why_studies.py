@@ -1,4 +1,4 @@
-"""The small network, in two sizes, of the studies that ask why sharing works.
+"""Networks, in two sizes, for the studies that ask why sharing works.
 
 Torch-free.
 """
@@ -129,11 +129,11 @@ def why_study(
 
 
 def in_sizes(build: Callable[[Size], Study]) -> Mapping[str, Study]:
-    """Return the protocols of a study: one for each size."""
+    """Return the protocols of a study, one for each size."""
     small, large = map(build, SIZES.values())
     return {"small": small, "large": replace(large, name=f"{large.name}-large")}
 
 
 def across(variants: tuple[str, ...], setting: str, reference: str) -> list[CrossSettingContrast]:
-    """Return contrasts that compare each variant between two settings."""
+    """Return contrasts that compare each variant in ``setting`` with itself in ``reference``."""
     return [CrossSettingContrast(label, setting, label, reference) for label in variants]

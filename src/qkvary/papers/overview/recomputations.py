@@ -27,7 +27,7 @@ def _layer(label: str, heads: int = _HEADS) -> AttentionConfig:
 
 
 def _saved(label: str, count: Callable[[str], int]) -> float:
-    """Return the percentage that a variant saves, compared with QKV, of what ``count`` counts."""
+    """Return the reduction of ``count`` for a variant relative to QKV, in percent."""
     return 100 * (1 - count(label) / count("QKV"))
 
 
@@ -59,12 +59,12 @@ def _parameters(figure: PublishedFigure) -> Derivation:
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
-            "For the whole 300M network, the two rows with 33 % would have 6.9 %, so the column "
-            "mixes conventions."
+            "For the whole 300M network, the two rows with 33 % would have 6.9 %. The column "
+            "therefore mixes conventions."
         )
     return Derivation(
         value=_saved(label, _count_attention),
-        formula="1 - matrices of the layer / 4 d^2, each KV head being 1/16 of a matrix",
+        formula="1 - weights of the layer / 4 d^2; a projection has d^2 / 16 weights per head",
         convention="attention layer of 16 heads, output projection included, no biases",
         others=() if label == "QKV" else tuple(alternatives),
         note=note,
@@ -96,8 +96,8 @@ def _cache(figure: PublishedFigure) -> Derivation:
         if label == "MQA"
         else (),
         note=(
-            "MQA makes the cache as many times smaller as there are heads. The article does not "
-            "give the number of heads."
+            "MQA divides the size of the cache by the number of heads. The article does not give "
+            "that number."
         )
         if label == "MQA"
         else "If only the layer input is cached, the cache is half as large: A (X Wv) = (A X) Wv."

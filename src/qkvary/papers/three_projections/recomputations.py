@@ -201,8 +201,8 @@ def _share(figure: PublishedFigure) -> Derivation:
     notes = [f"Visible pairs only: {100 * count.attention / count.total:.1f} %."]
     if twin:
         notes.append(
-            f"The recomputed number is exactly that of {_NETWORKS[twin[0]]} at {twin[1]:,} "
-            "tokens, but the paper prints 32.4 in one place and 32.3 in the other."
+            f"The recomputed number equals that of {_NETWORKS[twin[0]]} at {twin[1]:,} tokens, "
+            "but the paper prints 32.4 in one place and 32.3 in the other."
         )
     return Derivation(
         value=attention_share(label, tokens),
@@ -278,11 +278,11 @@ def _large_attention(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     own, shared = (costs.parameters(one, "1.2B").attention / _MILLION for one in (label, "Q-K=V"))
     # Half-way between the four matrices per layer and the three of the next row.
-    half = Alternative(value=(own + shared) / 2, convention="three and a half matrices a layer")
+    half = Alternative(value=(own + shared) / 2, convention="counting 3.5 matrices per layer")
     slips = (half,) if label == "QKV" else ()
     return Derivation(
         value=own,
-        formula="layers x (query + key and value of the KV heads + output), d x width + width each",
+        formula="layers x (d + 1) x (query + output width + key and value width of the KV heads)",
         convention="biases everywhere, output projection included",
         slips=slips,
         note="The total in the same row is right only if all four matrices are counted."

@@ -121,7 +121,7 @@ def _serving() -> Rows:
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
-            note="At most half of the cost is saved, and only if caches fill all of the memory.",
+            note="The saving is at most half. It is half if the caches fill all of the memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
         "cache reduction of Q-GQA-g": _reduction_formula,
@@ -135,8 +135,8 @@ def _users_ratio() -> Derivation:
         formula="users per GPU of Q-K=V / of QKV",
         convention=PAPER.words,
         note=(
-            "The cache of a user is never split across GPUs. With 32,768 tokens per user, the "
-            f"ratio is {shared} / {qkv}."
+            "The cache of a user is never split across GPUs. With 32,768 tokens per user, and with "
+            f"the weights counted, a GPU serves {shared} users with Q-K=V and {qkv} with QKV."
         ),
     )
 
@@ -150,8 +150,8 @@ def _quantised() -> Derivation:
         formula="1 - 0.5 x 8 bits / 16 bits",
         convention="scales of the quantised numbers not counted",
         note=(
-            f"If a 16-bit scale and a 16-bit zero point are counted for every {head} numbers, "
-            f"the cache reduction is {100 - left * scaled / plain:.1f} %."
+            f"With a 16-bit scale and a 16-bit zero point for every {head} numbers, the cache "
+            f"reduction is {100 - left * scaled / plain:.1f} %."
         ),
     )
 
@@ -164,7 +164,7 @@ def _reduction_formula() -> Derivation:
     )
     return Derivation(
         value="1 - g/(2H)",
-        formula="one tensor of g KV heads against two of H heads",
+        formula="one tensor of g KV heads, compared with two tensors of H heads",
         note=(
             "The published formula and the true one agree if g^2 = H, for example with 16 heads "
             "and 4 KV heads. For 32 heads and 8 KV heads, the published formula gives "
@@ -254,7 +254,7 @@ def _plus_limit() -> Derivation:
     limit = _PLUS_WIDTH**2 / _PLUS_CHANNELS
     return Derivation(
         value=limit / _PLUS_HEADS,
-        formula="the n at which the n d^2 MACs saved equal the H n^2 m MACs added: d^2 / (m H)",
+        formula="n = d^2 / (m H), for which H n^2 m (MACs added) equals n d^2 (MACs saved)",
         convention=(
             "m = 100, d = 1000; 4 heads, as in the largest networks of paper 2's synthetic tasks, "
             "because section 2.4 names no number; + computed as published"
@@ -333,7 +333,7 @@ def _frontier() -> Derivation:
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
             "At 1.2B, Q-K=V is dominated too. The difference is larger than the rounding, but "
-            "it rests on one seed. Key-value sharing combined with MQA (Q-MQA) is on the "
+            "there is only one seed. Key-value sharing combined with MQA (Q-MQA) is on the "
             "frontier."
         ),
     )

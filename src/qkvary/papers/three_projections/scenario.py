@@ -64,12 +64,12 @@ BINARY = Convention(
     words="32,768 tokens, 40 x 2^30 bytes and 16-bit weights",
 )
 OTHERS = (DECIMAL, BINARY)
-"""The alternatives to the paper's conventions."""
+"""The conventions that are compared with the paper's convention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCount:
-    """The GPUs that one variant needs under one convention."""
+    """The number of GPUs that a variant needs, for one convention of counting memory."""
 
     users_per_gpu: int
     """Whole users per GPU."""

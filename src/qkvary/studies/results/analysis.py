@@ -126,8 +126,8 @@ def summarise(
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
     """Return a sentence that names the settings in which no variant visibly beats guessing.
 
-    The second value is whether this is true of all settings with results. If it is true of none,
-    there is no sentence.
+    If there is no such setting, there is no sentence. The second value is whether every setting
+    with results is such a setting.
     """
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, .
     if not guesses:
         return (), False
     sentence = (
-        f"Nothing was learnt on {listed([*guesses])}: no variant does visibly better than guessing "
+        f"Nothing was learnt on {listed([*guesses])}: no variant is visibly better than guessing "
         f"({listed([*dict.fromkeys(guesses.values())])})."
     )
     return (sentence,), len(guesses) == len(settings)
@@ -184,7 +184,7 @@ def _environments(
 
 
 def _cost_caveats(study: Study) -> tuple[str, ...]:
-    """State which parts of a user's own networks the costs leave out."""
+    """State the parts of user-defined networks that the costs do not count."""
     networks = {
         setting.network_of(parse_label(label), parse_label(study.baseline))
         for setting in study.settings
@@ -196,7 +196,7 @@ def _cost_caveats(study: Study) -> tuple[str, ...]:
 
 
 def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
-    """State how many runs were resumed after their log had been damaged."""
+    """State the number of runs whose curves lack steps because their log was damaged."""
     cut = sum(any(event.get("event") == "cut" for event in log) for log in logs.values())
     sentence = (
         f"The curves of {cut} of {len(logs)} runs lack steps: their logs were damaged, which "
@@ -212,10 +212,10 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts pair a variant with its reference by setting and seed, or only by seed "
-        "if the two have different settings. Their intervals have "
-        f"{percent} confidence after Bonferroni's correction for {contrast_family} comparisons: "
-        "the contrasts in averages and in tasks, which are corrected together as one family. The "
-        "contrasts in single settings are corrected as a separate family."
+        f"if the two have different settings. Their intervals have {percent} confidence after "
+        f"Bonferroni's correction for {contrast_family} comparisons. These comparisons are the "
+        "contrasts in averages and tasks, which form one family. The contrasts in single settings "
+        "form a separate family."
     )
     return Method(
         confidence=CONFIDENCE,
@@ -227,12 +227,14 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
             _PAIRING,
             (
                 f"Intervals are {percent} Student's t intervals with Bonferroni's correction for "
-                f"{family} comparisons (averages and tasks). Comparisons in single settings form a "
-                "separate family, and comparisons of steps to solve are split into two more "
-                "families in the same way; each family is corrected separately. With "
-                f"{percent} confidence, all intervals of one family hold simultaneously. p-values "
-                "are adjusted by Holm's method, which is less conservative: a p-value can be below "
-                "the significance level although the interval includes zero."
+                f"{family} comparisons, which are those in averages and tasks. Comparisons in "
+                "single settings form a separate family. Comparisons of steps to solve form two "
+                "more families in the same way. Each family is corrected separately: with "
+                f"{percent} confidence, all its intervals hold simultaneously."
+            ),
+            (
+                "p-values are adjusted by Holm's method, which is less conservative. A p-value can "
+                "therefore be below the significance level although the interval includes zero."
             ),
             (
                 "A difference is supported if its interval excludes zero. Otherwise the report "

@@ -16,7 +16,7 @@ from qkvary.studies.results.summary import (
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
-    """State, for each table, which differences from the baseline are supported by the data."""
+    """State the differences from the baseline in each table, grouped by verdict."""
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
@@ -109,7 +109,7 @@ def write_caveats(
     learning_rates: Sequence[LearningRateRow],
     environments: int,
 ) -> tuple[str, ...]:
-    """Return sentences on what limits the conclusions of a study: its caveats."""
+    """Return the caveats of a study: sentences that limit its conclusions."""
     caveats = list(limits)
     if not counts.complete:
         states = ("failed", "diverged", "damaged", "missing")
@@ -120,8 +120,8 @@ def write_caveats(
         )
     if len(seeds) == 1:
         caveats.append(
-            "There is one seed: the only spread is the spread over settings, and a task with one "
-            "setting has no interval at all."
+            "There is one seed. Intervals are therefore computed from the spread over settings, "
+            "and a task with one setting has no interval."
         )
     elif len(seeds) == 2:
         caveats.append("There are only two seeds, so intervals are necessarily very wide.")
@@ -153,7 +153,7 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
         else ""
     )
     return (
-        "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
-        "task's own validation metric, whichever score a table shows; the scores are those of the "
-        f"test split, where there is one.{tail}"
+        "Each variant uses its own best learning rate in a setting. It is chosen by the mean of "
+        "the task's own validation metric, also in tables of another metric. The scores are those "
+        f"of the test split if there is one.{tail}"
     )

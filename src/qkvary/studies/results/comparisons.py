@@ -1,11 +1,13 @@
 """Computes paired differences from a reference, with intervals corrected for families of tests.
 
-Settings are fixed, seeds are random. So in a table of several settings the differences are averaged
-over the settings for each seed, and the seeds are the independent units; settings may depend on
-each other. With many settings and few seeds, as in the papers (fewer than five seeds, and at least
-twice as many settings), the settings are the units instead: the interval then generalizes to
-similar settings, and assumes that they are independent. The planned runs decide whether seeds or
-settings are the units, so a missing run never changes that. Never imports torch.
+Settings are fixed, and seeds are random. In a table of several settings, the differences are
+averaged over the settings for each seed. The seeds are the independent units; settings may depend
+on each other.
+
+The papers have few seeds and many settings. With fewer than five seeds, and at least twice as many
+settings as seeds, the settings are the units. The interval then generalizes to similar settings,
+and assumes that settings are independent. The units depend only on the planned runs, so a missing
+run never changes them. Never imports torch.
 """
 
 import math
@@ -32,7 +34,7 @@ CONFIDENCE = 0.95
 POWER = 0.8
 """Probability of seeing a detectable difference."""
 ENOUGH_SEEDS = 5
-"""From this number of planned seeds on, the seeds are always the units."""
+"""With this number of planned seeds or more, the seeds are always the independent units."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -154,7 +156,10 @@ def _difference(
 
 
 def _within(bound: float | None, wording: DifferenceWording) -> float | None:
-    """Clip one end of an interval to the possible differences; the coverage does not change."""
+    """Clip one end of an interval to the largest possible difference.
+
+    The coverage does not change.
+    """
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))

@@ -64,7 +64,7 @@ def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
 def _point(
     row: VariantRow, places: Mapping[str, tuple[float, float]], pairwise: PairwiseDifferences
 ) -> FrontierPoint:
-    """Return a variant's point; ``places`` has a cost and a loss for every variant."""
+    """Return a variant's point; ``places`` maps each variant to its cost and loss."""
 
     def is_judged(other: str, verdict: Verdict) -> bool:
         difference = pairwise.get((other, row.variant))

@@ -27,11 +27,11 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import decimals_of, fixed
 
 MARGIN = 0.02
-"""A variant counts as costing nothing if its cost is certainly below this share of what the
-baseline learnt."""
+"""A variant has no measurable cost if its interval excludes costs above this share of the
+baseline's improvement over guessing."""
 MOST_NAMED = 6
-"""Maximum number of variants that a sentence names. Of the variants without a visible cost it names
-the most certain ones."""
+"""Maximum number of variants, or groups of similar variants, that a sentence names. Of those
+without a measurable cost, the ones with the smallest limits are preferred."""
 MOST_OTHER_TABLES = 2
 """Maximum number of other tables that get their own sentence."""
 MOST_CHARACTERS = 400
@@ -50,9 +50,11 @@ def write_headline(
 
     The table with the most comparisons that have an interval is chosen, whether it covers one task
     or several. Of tied tables, the table with the most decided comparisons is chosen, then the
-    table that comes first. A table to which settings are assigned by name (``own_tables``) is
-    chosen only if no other table has an interval. In that case the answer begins with the contrasts
-    across settings, provided that at least one contrast is decided.
+    table that comes first.
+
+    ``own_tables`` are tables to which settings are assigned by name. Such a table is chosen only if
+    no other table has an interval. The answer then begins with the contrasts across settings if at
+    least one of them is decided.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -97,12 +99,12 @@ def write_headline(
         sentences.append(f'For the differences in {more}, see "Every comparison in words".')
     if not sentences:
         pairs = "two pairs of runs with different seeds"
-        sentences = [f"No variant can be compared with {baseline} yet: a comparison takes {pairs}."]
+        sentences = [f"No variant can be compared with {baseline} yet: a comparison needs {pairs}."]
     return first.name, sentences
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
-    """State how many published figures lie in the prediction intervals of these runs."""
+    """State the number of published figures that lie in the prediction intervals."""
     judged = [repeats for one in published for repeats in one.repeats]
     if not judged:
         return ()
@@ -130,7 +132,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State what each variant costs compared with the baseline, or that this is undecided."""
+    """State the cost of each variant against the baseline, or that the cost is undecided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -145,14 +147,14 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     if len(free) == 1:
         parts.append(f"{free[0][0]} has no measurable cost {free[0][1]}")
     elif free:
-        parts.append(f"these have no measurable cost: {listed([' '.join(one) for one in free])}")
+        parts.append(f"there is no measurable cost for {listed([' '.join(one) for one in free])}")
     same = [
         group
         for group in groups["no interval"]
         if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
-        parts.append(f"{listed(_names(same))} had the result of {baseline} in every pair")
+        parts.append(f"{listed(_names(same))} had the same result as {baseline} in every pair")
     parts += _list_costs(table, baseline)
     ranges = [
         f"{name} (from {_round_up(_most(gaps, not higher))}{'' if index else unit} better "
@@ -169,11 +171,11 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how much better the baseline is than guessing, but at most the baseline's mean metric.
+    """Return the baseline's improvement over guessing, but at most the baseline's mean metric.
 
-    Returns 0 if the improvement is unknown or negative. The upper limit is for baselines that end
-    at a small loss. A difference from such a baseline may be small compared with the improvement,
-    although it is large compared with the final loss.
+    Returns 0 if the improvement is unknown or negative. The upper limit matters if the baseline
+    ends at a small loss. A difference may then be small compared with the improvement, but large
+    compared with the final loss.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
@@ -182,7 +184,7 @@ def _learnt(table: ResultTable, baseline: str) -> float:
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
-    """State by how much variants are worse or better for certain, the smallest size first."""
+    """State the sizes of the decided differences: first costs, then gains, smallest first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _group(table, baseline)[verdict]
@@ -200,8 +202,8 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
 
 
 _Group = tuple[str, Sequence[Difference]]
-"""A description of the change, and the differences of all variants that make this change. A variant
-that no other resembles is described by its label."""
+"""A change to the baseline in words, and the differences of all variants that make this change. A
+variant is described by its label if its change has no name, or if verdicts on the change differ."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
@@ -238,7 +240,10 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the groups to name, those that change only one thing first, and the other groups."""
+    """Return the groups that a sentence names, and the other groups.
+
+    Groups that change only one thing are preferred.
+    """
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
@@ -277,7 +282,7 @@ def _magnitude(gap: Difference) -> float:
 
 
 def _decimals(gaps: Sequence[Difference]) -> int:
-    """Return the number of decimals for a sentence: the largest that any difference justifies."""
+    """Return the largest number of decimals that the spread of a difference justifies."""
     return max((_supported(gap) for gap in gaps), default=0)
 
 
@@ -295,7 +300,7 @@ def _size(gap: Difference, decimals: int) -> str:
 
 
 def _planned(table: ResultTable, contrasts: Sequence[Contrast]) -> _Planned:
-    """Return the contrasts that have an interval, in a table or across settings."""
+    """Return the contrasts in ``table`` or across settings that have an interval."""
     return [
         (contrast, row.difference)
         for contrast in contrasts
@@ -307,7 +312,7 @@ def _planned(table: ResultTable, contrasts: Sequence[Contrast]) -> _Planned:
 
 
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
-    """State the contrasts across settings, and how large the undecided differences may be."""
+    """State the contrasts across settings, with upper limits of the undecided differences."""
     open_ones = [one for one in planned if one[1].verdict not in _DECIDED]
 
     def write(named: _Planned) -> str:

@@ -25,7 +25,7 @@ class Observation:
 
     @property
     def validation(self) -> float | None:
-        """The task's own metric on the validation split, by which learning rates are chosen.
+        """The task's own metric on the validation split. It decides on the learning rate.
 
         A setting's table may use a metric that exists only for the test split.
         """
@@ -97,7 +97,7 @@ def choose_learning_rates(
 def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None, float]:
     """Return the chosen learning rate, and the learning rate whose runs appear in the tables.
 
-    The two differ only if no run has a validation result: then no rate is chosen (None).
+    Both are the same if a run has a validation result. Otherwise no rate is chosen (None).
     """
     counts = {rate: count(run.row for run in runs) for rate, runs in rates.items()}
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}

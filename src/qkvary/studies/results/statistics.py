@@ -28,7 +28,7 @@ import scipy as _untyped_scipy
 scipy = cast(Any, _untyped_scipy)
 
 _EQUAL = 1e-9
-"""Differences whose spread is below this share of their size count as equal up to rounding."""
+"""Differences count as equal if their spread is at most this share of the largest of them."""
 
 _POWER_SLICES = 4096
 
@@ -47,7 +47,7 @@ class Estimate:
     high: float | None = None
     p_value: float | None = None
     undefined: str | None = None
-    """Why there is no interval; None if there is one."""
+    """The reason if there is no interval, else None."""
     degrees: float | None = None
     """Degrees of freedom of the spread; None without an interval."""
 
@@ -107,7 +107,7 @@ def paired_t(
         reason = "a single pair of runs has no spread"
         return Estimate(units=units, mean=centre, confidence=confidence, undefined=reason)
     if spread <= _EQUAL * max(abs(value) for value in differences):
-        reason = f"all {units} differences are equal, which leaves no spread to go by"
+        reason = f"all {units} differences are equal, so their spread cannot be estimated"
         return Estimate(units=units, mean=centre, std=0.0, confidence=confidence, undefined=reason)
     if weights is not None and max(weights) - min(weights) > _EQUAL * max(weights):
         centre, error, degrees = _weighted_mean(differences, weights)
@@ -250,11 +250,11 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
 
 
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
-    """Return min(steps, horizon): the steps spent unsolved within the horizon.
+    """Return min(steps, horizon) of each run; a run that did not solve the task has None steps.
 
-    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs, it does
-    not reward a variant for failing the hard seeds; unlike a median, it is defined when few runs
-    are solved. :func:`paired_t` applies to paired differences of the steps.
+    The mean of the values is the restricted mean time to solution. Unlike a mean over the solved
+    runs, it does not reward a variant for failing the hard seeds. Unlike a median, it is defined
+    when few runs are solved. Use :func:`paired_t` for paired differences of the values.
 
     Source: Royston and Parmar 2013.
     """

@@ -35,9 +35,9 @@ class Counts:
     planned: int
     done: int
     failed: int
-    """Runs that ended with an error, which says nothing about the variant."""
+    """Runs that ended with an error. Errors say nothing about the variant."""
     diverged: int
-    """Runs with a non-finite loss or result, which is a property of the variant."""
+    """Runs with a non-finite loss or result. Divergence is a property of the variant."""
     damaged: int = 0
     missing: int
     """Runs without a record: not started, running, or stopped."""
@@ -65,7 +65,7 @@ class Difference:
     units: int
     """Number of independent units that the interval is computed from."""
     unit: PairUnit
-    """The independent unit: ``seed``, or ``setting`` if few seeds were planned."""
+    """The independent unit: ``seed``, or ``setting`` with few seeds and many settings."""
     mean: float | None
     """Variant minus baseline (or reference)."""
     low: float | None
@@ -77,7 +77,7 @@ class Difference:
     p_adjusted: float | None
     """Holm's p-value over the family; the verdict follows from the interval alone."""
     comparisons: int
-    """Size of the family for which ``low``, ``high`` and ``p_adjusted`` are corrected."""
+    """Size of the family. ``low``, ``high`` and ``p_adjusted`` are corrected for this size."""
     detectable: float | None
     """The smallest true difference that would be detected with 80 % probability; None without an
     interval, or if it exceeds the largest possible difference."""
@@ -88,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solving:
-    """How many runs solved the task by reaching the threshold, and after how many steps."""
+    """Statistics of one variant's runs that solved the task by reaching the threshold."""
 
     threshold: float
     horizon: int
@@ -142,8 +142,8 @@ class VariantRow:
     setting."""
     difference: Difference | None
     solving: Solving | None
-    """How often and how fast runs solved the task; None if there is no threshold, or the settings
-    have different thresholds."""
+    """Statistics of solving the task; None if there is no threshold, or the settings have different
+    thresholds."""
     training_seconds: float | None
     steps_per_second: float | None
     costs: MeanCosts | None
@@ -173,7 +173,7 @@ class ResultTable:
     scale: Scale | None = None
     """The metric of a guess and of a perfect network, averaged like the rows; None if not known."""
     is_language: bool = False
-    """Whether any of its tasks models a language."""
+    """Whether any task of the table models a language."""
 
     @property
     def metric_title(self) -> str:
@@ -220,8 +220,8 @@ class FrontierPoint:
     difference: Difference | None
     standing: FrontierStatus
     dominated_by: tuple[str, ...]
-    """Variants whose means cost no more and are no worse, and are strictly better in one of the
-    two."""
+    """Variants that dominate this one in the means: they cost no more, are no worse, and are better
+    in one of the two."""
     sentence: str
 
 
@@ -247,15 +247,15 @@ class LearningCurve:
     setting: str
     variant: str
     quantity: str
-    """What the curve shows, such as ``train loss`` or ``validation accuracy``."""
+    """Name of the quantity, such as ``train loss`` or ``validation accuracy``."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     runs: tuple[int, ...]
-    """Number of runs in the mean at each step: runs with a finite value, and runs that had stopped
-    because they solved the task, with their last value."""
+    """Number of runs with a finite value at each step. A run that stopped because it had solved the
+    task keeps its last value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,13 +293,14 @@ class PublishedCell:
     """The number recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
-    """Lower end of the 95 % prediction interval for the published mean, if the published runs are
-    like ours; None if the number of published runs is not known, or we have fewer than two."""
+    """Lower end of the 95 % prediction interval for the published mean, which assumes that the
+    published runs resemble this study's runs. None if the number of published runs is unknown, or
+    if this study has fewer than two runs."""
     repeat_high: float | None = None
 
     @property
     def repeats(self) -> bool | None:
-        """Whether the published number is in our prediction interval; None if unknown."""
+        """Whether the published number lies in the prediction interval; None if unknown."""
         if self.published is None or self.repeat_low is None or self.repeat_high is None:
             return None
         return self.repeat_low <= self.published <= self.repeat_high
@@ -323,9 +324,9 @@ class PublishedComparison:
 
     @property
     def repeats(self) -> list[bool]:
-        """Whether each measured number that has a prediction interval of ours lies in it.
+        """For each measured number with a prediction interval, whether the number lies in it.
 
-        Numbers that follow from others in the document, such as means, are left out.
+        Numbers that are computed from others in the document, such as means, are left out.
         """
         measured = (one.repeats for one in self.cells if one.recomputes == "not checkable")
         return [one for one in measured if one is not None]
@@ -348,7 +349,7 @@ class RunRow:
     metrics: tuple[tuple[str, float | None], ...]
     timing: tuple[tuple[str, float], ...]
     """``tokens_per_second`` of training. Language models also have ``gigaflops_per_second``, and
-    ``utilization``: that speed as a share of the speed of one large matmul."""
+    ``utilization``, the ratio of ``gigaflops_per_second`` to the speed of one large matmul."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None
@@ -371,7 +372,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The summary of a study."""
+    """The summary of a study: all values that reports show."""
 
     study: str
     question: str
@@ -385,26 +386,25 @@ class Summary:
     headline_table: str
     """The ``ResultTable.name`` of the table that the headline is about, or empty."""
     answers: tuple[str, ...]
-    """Sentences that name supported differences, and variants that are not distinguished."""
+    """Sentences that state every difference from the baseline, grouped by verdict."""
     commands: tuple[str, ...]
     """The commands that reproduce the runs and the report."""
     caveats: tuple[str, ...]
     """Reasons to be careful, such as failed or missing runs or a single seed."""
     method: Method
     tables: tuple[ResultTable, ...]
-    """Tables of averages over tasks, then of tasks, then of settings; a task with one setting has
-    one table."""
+    """First averages over tasks, then tasks, then settings. A task with one setting has no separate
+    table of the setting."""
     contrasts: tuple[Contrast, ...]
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
-    """The learning rates that were tried and chosen; empty unless each variant uses its own best
-    learning rate."""
+    """The learning rates that were tried and chosen; empty if the study does not choose any."""
     published: tuple[PublishedComparison, ...]
     runs: tuple[RunRow, ...]
     environments: tuple[tuple[tuple[str, str], ...], ...]
-    """The distinct machines and versions of the runs, without device and kernel, which follow from
-    the configuration."""
+    """The distinct machines and versions of the runs. Device and kernel are left out: they follow
+    from the configuration."""
     training_seconds: float
     total_seconds: float
     started: str | None

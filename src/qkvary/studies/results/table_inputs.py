@@ -45,7 +45,7 @@ class TableInputs:
         }
 
     def steps(self, variant: str, table: ResultTable) -> dict[tuple[str, int], int | None]:
-        """Return after how many steps each finished or diverged run had solved the task.
+        """Return the number of steps after which each finished or diverged run solved the task.
 
         The value is None for a run that did not solve the task.
         """
@@ -89,7 +89,7 @@ class TableInputs:
         return self._pair(ours, theirs, name, (contrast.setting,), _wording_of(table))
 
     def pair_steps(self, table: ResultTable, ours: str, other: str, horizon: int) -> Pairing:
-        """Pair two variants of one table by their steps to solve the task, up to ``horizon``."""
+        """Pair the steps to solve of two variants in one table, limited to ``horizon``."""
         found, theirs = (self.restricted(label, table, horizon) for label in (ours, other))
         wording = DifferenceWording(
             higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)

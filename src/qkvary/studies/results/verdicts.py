@@ -14,7 +14,7 @@ from qkvary.text.numbers import decimals_of, fixed, interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceWording:
-    """The words with which a difference in one quantity is described."""
+    """The words that describe a difference in one quantity."""
 
     higher_is_better: bool
     more: str = "higher"
@@ -89,7 +89,7 @@ def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     if units == 1:
         return f"no interval: {way} in the only pair, and one pair says nothing about the spread"
     if estimate.std == 0:
-        return f"no interval: {way} in all {units} pairs, which leaves no spread to go by"
+        return f"no interval: {way} in all {units} pairs, so the spread cannot be estimated"
     return f"no interval: {estimate.undefined}"
 
 

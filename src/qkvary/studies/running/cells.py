@@ -27,14 +27,14 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, ignore
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
 RUNNER_GONE = threading.Event()
-"""Set in a worker when its runner has ended."""
+"""Event that is set in a worker process when the runner of the worker has ended."""
 COPIES_NAME = "logs"
 """The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
 """A run that crashes more processes than this without progress counts as failed."""
 CellOutcome = Literal["made", "done_before", "busy", "stopped"]
-"""The outcome of a run: ``made``: by this process; ``done_before``: by an earlier call or another
-process; ``busy``: another process holds it; ``stopped``: it can be resumed."""
+"""The outcome of a run: ``made`` (by this process), ``done_before`` (by an earlier call or another
+process), ``busy`` (another process holds the run) or ``stopped`` (the run can be resumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,12 @@ class CellOptions:
 
 DEFAULT_OPTIONS = CellOptions()
 OnFirst = Callable[[Callable[[], JsonValue]], Any]
-"""Calls a function on the first of several processes, and returns its result on all."""
+"""A function that calls another one on the first of several processes, and returns the result on
+all of them."""
 
 
 class TrainFunction(Protocol):
-    """Trains a cell in its folder, which the first process has claimed."""
+    """A function that trains a cell in the cell's folder, which the first process has claimed."""
 
     def __call__(
         self,
@@ -77,7 +78,7 @@ class TrainFunction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """How a run ended in this process; the status of the run is in the store."""
+    """The end of a run in this process. The store has the status of the run."""
 
     outcome: CellOutcome
     seconds: float = 0.0
@@ -99,8 +100,8 @@ def execute_cell(
 ) -> CellEnd:
     """Train and record a run, unless it is done or another process holds it.
 
-    A finished run whose record has the version ``again`` is trained again. ``crash`` describes the
-    last crash of the run, if it is known. If several processes train one run together, all call
+    To train a finished run again, pass the version of its record as ``again``. ``crash`` describes
+    the last crash of the run, if it is known. If several processes train one run together, all call
     this function, and only the first claims and records the run. ``on_claim`` is called before the
     run starts or resumes.
     """
@@ -149,7 +150,10 @@ def execute_cell(
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
 ) -> tuple[CellOutcome | None, Claim | None]:
-    """Let the first process claim a run; return why it cannot (or None), and its claim."""
+    """Let the first process claim a run; return the obstacle (or None) and the claim (or None).
+
+    All processes get the obstacle. Only the first process gets the claim.
+    """
     claims: list[Claim] = []
 
     def claim() -> CellOutcome | None:
@@ -170,7 +174,7 @@ def _claim(
 def _hold(
     claim: Claim, cell: Cell, callbacks: Callbacks, options: CellOptions
 ) -> Generator[Callbacks]:
-    """Release a run when the block ends; yield callbacks that also copy its log to the tracker."""
+    """Yield callbacks that also copy the log to the tracker; release the run at the end."""
     run = TrackedRun(
         project=slug(options.project),
         name=f"{slug(cell.title)}-{claim.key[:8]}",

@@ -49,7 +49,8 @@ def pack_runs(
 ) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
-    Only the ``shown`` runs keep maps and samples, apart from the kinds listed in ``without``.
+    Attention maps and samples are written for the ``shown`` runs only. The kinds in ``without`` are
+    left out for these runs, too.
     """
     done = [key for key in keys if store.state(key) == "done"]
     lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
@@ -92,7 +93,7 @@ def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
             added, present = added + is_new, present + (not is_new)
     except DamagedError as error:
         before = count(added, "run")
-        raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
+        raise DamagedError(f"{error}; before this error, {before} went into {store.path}") from None
     return added, present
 
 
@@ -123,10 +124,10 @@ def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
         lines = _lines(file, max(FREE_BYTES, LARGEST_RATIO * len(data)), where)
         header, number = next(lines, {}), 0
         if header.get("format") != "runs" or header.get("version") != VERSION:
-            raise DamagedError(f"expected runs packed in version {VERSION}, got {where}")
+            raise DamagedError(f"expected packed runs of version {VERSION}, got {where}")
         expected = header.get("runs")
         if type(expected) is not int or expected < 0:
-            raise DamagedError(f"expected {where} to name its number of runs, got {expected!r}")
+            raise DamagedError(f"expected the number of runs in {where}, got {expected!r}")
         for number, fields in enumerate(lines, start=1):
             if number > expected:
                 raise DamagedError(f"{where} holds more runs than the {expected} that it states")

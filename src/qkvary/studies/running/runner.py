@@ -37,7 +37,7 @@ KILL_SECONDS = 2.0
 PUBLISH_SECONDS = 20.0
 """Minimum number of seconds between two calls of ``publish``."""
 PUBLISH_SHARE = 0.05
-"""Maximum share of the time that may be spent in ``publish``."""
+"""Maximum share of the time to spend in ``publish``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +55,14 @@ class RunSummary:
     seconds: float
     exit_code: int
     message: str = ""
-    """Why the runner stopped early; empty if it did not."""
+    """The error that stopped the runner early; empty if there was none."""
     notes: tuple[str, ...] = ()
     reasons: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Why runs failed or diverged, and how many runs did for each reason."""
+    """The reasons why runs failed or diverged, with the number of runs for each reason."""
 
 
 class StudyRunner:
-    """Submits the runs of a study to an executor, and records how each ended."""
+    """Submits the runs of a study to an executor, and records the end of each run."""
 
     def __init__(
         self,
@@ -101,24 +101,24 @@ class StudyRunner:
             options=replace(options, project=study.name),
             trainer=trainer,
         )
-        """The task that each submitted task copies, with its own runs."""
+        """The template of all submitted tasks: a task without runs."""
         self.cells = study.runs()
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
         self.again: dict[str, int] = {}
-        """Finished runs to repeat: versions of their records by run key."""
+        """Finished runs to repeat: a mapping from run key to the version of the record."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
         """The runs of each unfinished task."""
         self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
         """Tasks that have ended and have not been processed."""
         self.reported: dict[str, tuple[CellEnd, float]] = {}
-        """The ends of runs that tasks have reported, and when."""
+        """For each run of a finished task, by run key: its end, and the time of the report."""
         self.waiting: set[str] = set()
         """Runs that other processes hold, or whose record is not visible yet."""
         self.crashes: dict[str, str] = {}
-        """Why the last task with a run was lost."""
+        """For each run of a lost task, by run key: the reason for the last loss."""
         self.lost: Counter[tuple[str, int]] = Counter()
-        """Number of tasks that were lost while a run had reached a step."""
+        """Number of lost tasks, by key and step of the run that was interrupted."""
         self.notes: list[str] = []
         self.stop = Stop()
         self.exit_code = 0
@@ -126,9 +126,9 @@ class StudyRunner:
         self.records: dict[str, Record] = {}
         """The records of the runs that have ended."""
         self.executed = 0
-        """Number of runs that the workers of this runner executed."""
+        """Number of runs that ended in the workers of this runner."""
         self.last = ""
-        """The result of the last run that was done."""
+        """The message about the run that was done last."""
         self.began = time.monotonic()
         self._say, self._show_progress, self._announces_stop = say, show_progress, announces_stop
         self._publish, self._published = publish, 0
@@ -269,9 +269,9 @@ class StudyRunner:
         self._look_at(keys, ends)
 
     def _handle_loss(self, keys: Iterable[str], error: Exception) -> None:
-        """Submit the runs of a lost task again, unless tasks are lost too often.
+        """Submit the runs of a lost task again; abort the study if tasks are lost too often.
 
-        A run that crashes its processes is recorded as failed by the task that then begins it.
+        If a run crashes its processes too often, the next task with this run records it as failed.
         """
         for key in keys:
             if key in self.left and self._has_ended(key):
@@ -375,7 +375,7 @@ class StudyRunner:
         return {key for keys in self.futures.values() for key in keys if self._is_running(key)}
 
     def _forget_deaths(self, begun: Iterable[str]) -> None:
-        """Claim and release runs whose processes were killed, which sets their deaths to 0."""
+        """Set the number of deaths of killed runs to 0, by claiming and releasing the runs."""
         deadline = time.monotonic() + KILL_SECONDS
         for key in begun:
             while self._is_running(key) and time.monotonic() < deadline:
@@ -405,7 +405,7 @@ class StudyRunner:
     # ---- messages
 
     def describe_runs(self) -> str:
-        """Return how many runs failed or diverged, and the result of the last one."""
+        """Return the numbers of failed and diverged runs, and the result of the last run."""
         counts = self.count()
         parts = [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
         return ", ".join([*parts, *([f"last: {self.last}"] if self.last else [])])
@@ -425,12 +425,12 @@ class StudyRunner:
         # No page of partial results is worth a study.
         except Exception as error:  # noqa: BLE001
             self._publish = None
-            self._note(f"the page will be written only at the end: {error}")
+            self._note(f"the page cannot be written now, only at the end: {error}")
         spent = time.monotonic() - began
         self._next_publication = began + max(PUBLISH_SECONDS, spent / PUBLISH_SHARE)
 
     def _note(self, text: str, *, once: bool = False) -> None:
-        """Show and keep a message unless it is empty; with ``once``, only the first time."""
+        """Show and keep a message that is not empty; with ``once``, skip a message shown before."""
         if text and not (once and text in self.notes):
             self.notes.append(text)
             self._say(text)
@@ -446,7 +446,7 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
 
 def _reason(record: Record) -> str:
-    """Return why a run failed or diverged, in one line; empty if it did not."""
+    """Return the reason if a run failed or diverged, in one line; else an empty text."""
     return next(iter(record.message.splitlines()), "")
 
 

@@ -177,8 +177,8 @@ class Store:
     def claim(self, config: Mapping[str, Any], *, again: int | None = None) -> "Claim | None":
         """Claim the open run of a configuration for this process; return None for a done run.
 
-        A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
-        whose record has the version ``again`` is trained again.
+        A damaged run is reopened: its files are quarantined, and the claim has a warning. To
+        claim a finished run again, pass the version of its record as ``again``.
 
         Raises:
             BusyError: if another process has the run.
@@ -204,7 +204,8 @@ class Store:
     def check(self, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
         """Return the record of a finished run, or None, and descriptions of damage.
 
-        Reopens a damaged run, and tidies up after a kill.
+        A damaged run is reopened. If a finished run has leftovers of a killed process, they are
+        removed.
         """
         key: str = config["run_key"]
         if self.state(key) != "done":
@@ -258,9 +259,10 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 
 
 def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
-    """Return a run's identity, and its execution settings, which are not part of the identity.
+    """Return the identity and the execution settings of the run in a ``config.json``.
 
-    If the configuration is damaged, return an empty identity and None.
+    The identity does not include the execution settings. If the configuration is damaged, return an
+    empty identity and None.
     """
     try:
         found = cast("dict[str, Any]", decode(config))

@@ -31,7 +31,7 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks
 from qkvary.training.utilization import measure_utilization
 
 load_cell_task = functools.lru_cache(maxsize=8)(load_task)
-"""Returns the task of a run; the latest tasks of this process are kept."""
+"""Like :func:`load_task`, but the latest eight tasks of this process are kept."""
 
 
 def train_cell(
@@ -48,8 +48,8 @@ def train_cell(
 ) -> RunResult | None:
     """Train the network of a run in its folder; return None if it was stopped.
 
-    ``cell`` has the execution settings with which the run began; ``requested``, if given, replaces
-    them for the remaining steps.
+    ``cell`` has the execution settings with which the run began. If ``requested`` is given, the
+    remaining steps use these settings.
     """
     keep_freed_memory()
     started, task = now(), task or load_cell_task(cell.run.task)

@@ -6,8 +6,8 @@ from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
 SIZES = ((8, 64, 1, 1), (32, 64, 4, 2), (32, 192, 4, 3), (64, 192, 4, 6))
-"""Context, width, heads and layers of four models. The text lists the values but not which of them
-are combined."""
+"""Context, width, heads and layers of four models. The text lists the values, but not the
+combinations of values."""
 
 STUDY = Study(
     name="chars-paper",
@@ -19,11 +19,11 @@ STUDY = Study(
         "Networks train on tiny Shakespeare as in the text of paper 2 (Key-Value Transformer): "
         "1,000 iterations, Adam at 5e-4, dropout 0.2, m = 20 channels of the 2D encoding (+), and "
         "the loss over the entire held-out text. The paper lists contexts of 8, 32 and 64 "
-        "characters, widths 64 and 192, 1 or 4 heads, and 1, 2, 3 or 6 layers. It trains four "
-        "models, but does not say which combinations they have. The four models of this study "
-        "cover every listed value. The batch size of 64 and the number of runs (two) are taken "
-        "from the code. This study measures the validation loss every 100 iterations; the paper "
-        "measures it after every iteration."
+        "characters, widths 64 and 192, 1 or 4 heads, and 1, 2, 3 or 6 layers. The "
+        "paper trains four models, but does not state their combinations of these values. The four "
+        "models of this study cover every listed value. The batch size of 64 and the number of "
+        "runs (two) are taken from the code. This study measures the validation loss every 100 "
+        "iterations; the paper measures it after every iteration."
     ),
     settings=tuple(
         Setting(

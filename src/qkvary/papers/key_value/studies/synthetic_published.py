@@ -30,8 +30,8 @@ HARDER = (
     "on reverse and 0.106 on swap, while guessing scores 0.1. The scores here are above the "
     "published ones, most likely because such hard configurations are missing."
 )
-"""The score on reverse in this text comes from the options ``--setting reverse-d64-L2-H2-n128
---variant QKV --seeds 0``; the score on swap comes from the same options for swap."""
+"""The score on reverse in this text is that of a run with the options ``--setting
+reverse-d64-L2-H2-n128 --variant QKV --seeds 0``. The run for swap has the same options."""
 PROTOCOLS = {
     "as-published": STUDY,
     "part": replace(

@@ -13,11 +13,11 @@ STUDY = Study(
         "Networks translate Multi30k in both directions as in the code of paper 2 (Key-Value "
         "Transformer): 20 epochs of 580 batches of 50, two runs. The code divides the loss by a "
         "number of tokens that includes padding, and the code's BLEU counts the begin and end "
-        "tokens. For a shared query and key, the code has a special layer. The code uses this "
-        "layer for cross attention too, with all three projections and the 2D encoding. If padded "
-        "source and target are equally long, the layer uses the key as the query, so the output "
-        "does not depend on the target. Words are split by a rule of this project instead of "
-        "spaCy's."
+        "tokens. If query and key share a projection, the code uses a special layer, also for "
+        "cross attention. In cross attention, this layer has all three projections and the 2D "
+        "encoding. If padded source and target are equally long, the layer uses the key as the "
+        "query, so the output does not depend on the target. Words are split by a rule of this "
+        "project instead of spaCy's."
     ),
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,

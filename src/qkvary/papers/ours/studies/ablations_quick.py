@@ -10,7 +10,7 @@ ANNEALING = TemperatureSchedule(start=4.0)
 
 SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
 WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""The variants for cores other than the softmax, which have no ``+``."""
+"""The variants without ``+``, which only the softmax supports."""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
 OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"
@@ -24,7 +24,7 @@ _ABLATED = (
         for sharing in WITHOUT_PLUS
     ),
 )
-"""Pairs of variants with the same sharing, the first with an option or core, the second without."""
+"""Pairs of variants with the same sharing: with an option or another core, and without it."""
 
 
 def _limits(text: str) -> tuple[str, ...]:
@@ -75,15 +75,15 @@ STUDY = Study(
         "affect shared projections?"
     ),
     description=(
-        "The study tests the options that paper 1 (Do Transformers Need Three Projections?) names "
+        "The study tests four options that paper 1 (Do Transformers Need Three Projections?) names "
         "in addition to its variants. Each option is combined with every variant that allows it. "
-        "The diagonal of K K^T is divided by its mean or by its norm, either before the scores are "
-        "scaled (as in paper 1's listing) or after. The temperature is 1/2, 2, or annealed from 4 "
-        "to 1 over the S steps of training: tau(t) = 4^(1 - t/S). The mask is a window of 4, a "
-        "stride of 4, or both. The softmax has two replacements: SOFT's Gaussian kernel and SimA's "
-        "l1 norms. (SOFT itself ties query and key, so as published it is Q=K-V@soft.) The sizes "
-        "are those of quickstart: swap of 16 digits for 400 steps, and characters of tiny "
-        "Shakespeare for 300 steps. All variants have equal hyper-parameters."
+        "First, the diagonal of K K^T is divided by its mean or by its norm, either before the "
+        "scores are scaled (as in paper 1's listing) or after. Second, the temperature is 1/2, 2, "
+        "or annealed from 4 to 1 over the S steps of training: tau(t) = 4^(1 - t/S). Third, the "
+        "mask is a window of 4, a stride of 4, or both. Fourth, the softmax is replaced by SOFT's "
+        "Gaussian kernel or SimA's l1 norms. (The published SOFT ties query and key, so it is "
+        "Q=K-V@soft.) The sizes are those of quickstart: swap of 16 digits for 400 steps, and "
+        "characters of tiny Shakespeare for 300 steps. All variants have equal hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

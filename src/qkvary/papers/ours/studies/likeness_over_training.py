@@ -10,7 +10,7 @@ LAYERS = 4
 LONGER = 2
 """Number of steps, as a multiple of the steps in ``SIZES``."""
 PARTS = (0.0, 0.05, 0.1, 0.25, 0.5)
-"""Fractions of the training after which networks are kept; the final ones are kept too."""
+"""Fractions of training at which networks are stored; the final networks are stored too."""
 
 
 def _study(size: Size) -> Study:

@@ -25,10 +25,10 @@ STUDY = Study(
     ),
     description=(
         "The study compares linear attention, whose feature map is 1 + elu, with softmax "
-        "attention for every way of sharing projections, in the networks of quickstart. The tasks "
-        "are the five tasks on 16 digits, in which every token attends to all other tokens, and "
-        "characters, in which a token attends only to earlier tokens. The scores of SOFT and "
-        "SimA, which do not use a softmax either, are also compared. All variants have equal "
+        "attention for every way of sharing projections, in the networks of quickstart. In the "
+        "five tasks on 16 digits, every token attends to all tokens. In the task characters, a "
+        "token attends only to earlier tokens. SOFT and SimA, which also avoid the softmax, are "
+        "compared too. All variants have equal "
         "hyper-parameters, which were chosen for the softmax. The bytes of a linear-attention "
         "state are divided by the 16 or 32 tokens of a sequence, so that they can be compared "
         "with the bytes of a cache per token."

@@ -17,8 +17,8 @@ SHARES = {256: 88, 512: 53, 1024: 28}
 PACKED = 512
 RATE = 4e-3
 PADDED_RATES = {256: RATE, 512: 2e-3, 1024: RATE}
-"""Learning rate by row length: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. At length
-1,024, the losses of all three differ by less than the spread between seeds."""
+"""Learning rate for each row length. It is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. At
+length 1,024, the losses at the three rates differ by less than the spread between seeds."""
 
 
 _LIMITS = (
@@ -43,12 +43,12 @@ _LIMITS = (
     ),
     (
         "Networks that use the keys as values learn faster at first. Without padding, QKV "
-        "overtakes Q=K=V between steps 180 and 270 of the 360 steps. With 88 % real tokens, QKV "
-        "overtakes Q=K=V between steps 270 and 360. With 53 % and 28 % real tokens, QKV does not "
-        "overtake Q=K=V within the 360 steps. So the sign of the difference in loss between two "
-        "variants depends on when training stops, and does not tell what sharing costs in the "
-        "end. The fraction of this difference that remains in the printed loss does not depend "
-        "on when training stops."
+        "overtakes Q=K=V between steps 180 and 270 of the 360 steps; with 88 % real tokens, "
+        "between steps 270 and 360. With 53 % and 28 % real tokens, QKV does not overtake Q=K=V "
+        "in the 360 steps. The sign of the difference in loss between two variants therefore "
+        "depends on the number of steps, and does not show the cost of sharing after long "
+        "training. The fraction of the difference that remains in the printed loss does not "
+        "depend on the number of steps."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -73,14 +73,13 @@ STUDY = Study(
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
         "The data are short stories, one in each row as in paper 1 (Do Transformers Need Three "
-        "Projections?), padded with the separator to 256, 512 or 1,024 tokens. So "
-        f"{SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the tokens that the loss counts are "
-        "real tokens. Networks have 2 layers of 128 channels, 4 heads and rotary positions. Each "
+        "Projections?). Rows are padded with the separator to 256, 512 or 1,024 tokens, so "
+        f"{SHARES[256]}, {SHARES[512]} or {SHARES[1024]} % of the tokens in the loss are real "
+        "tokens. Networks have 2 layers of 128 channels, 4 heads and rotary positions. Each "
         "network is scored twice on the same rows: once on real tokens only, and once with the "
-        "padding as in paper 1. The networks trained with padding are compared with networks "
-        "trained without padding, on stories packed one after the other into rows of 512 tokens. "
-        "The networks trained without padding are scored on the real tokens of stories in separate "
-        "rows. Every training step has the same number of positions."
+        "padding as in paper 1. For comparison, networks are trained without padding, on stories "
+        "packed one after the other into rows of 512 tokens. These networks are scored on the real "
+        "tokens of stories in separate rows. Every training step has the same number of positions."
     ),
     settings=(
         *(

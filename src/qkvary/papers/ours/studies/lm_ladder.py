@@ -1,4 +1,4 @@
-"""Measures the cost of sharing in growing language models, with 20 training bytes per parameter."""
+"""Measures the cost of sharing in four sizes of language models, at 20 bytes per parameter."""
 
 from qkvary.arch.named_networks import modern_network
 from qkvary.arch.networks import LanguageModelConfig

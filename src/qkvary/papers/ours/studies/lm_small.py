@@ -37,8 +37,7 @@ _LIMITS = (
     (
         f"A head has {_NETWORK.d_model // HEADS} channels here, while a head usually has 64 or "
         "128. So one KV head keeps only 32 numbers per token, and sharing heads removes more than "
-        "in larger networks. What sharing projections removes does not depend on the size of a "
-        "head."
+        "in larger networks. Sharing projections removes the same amount at any head size."
     ),
     (
         "Where the value shares the key's projection, the output is rotated back. In networks "
@@ -64,12 +63,12 @@ STUDY = Study(
         "novels by other authors. The network and its training are those of paper 1 (Do "
         "Transformers Need Three Projections?), with 2 layers of 256 channels, 16 heads and rotary "
         f"positions on all channels. Training takes {STEPS:,} steps of {POSITIONS_PER_STEP:,} "
-        "bytes. The study compares all variants of paper 1's Table 4 with several baselines: I-K-V "
-        "and I-K=V; GQA-8, whose cache is as large as that of Q-K=V; GQA-2, whose cache is as "
-        "large as that of Q-GQA-4; MQA with 32 heads of 8 channels, which has as large a cache and "
-        "as many parameters as Q-MQA; and Q-K=V and I-K=V with the saved parameters moved to the "
-        "feed-forward networks. If the value shares the key's projection, the output is rotated "
-        "back."
+        "bytes. The study compares all variants of paper 1's Table 4 with other networks. I-K-V "
+        "and I-K=V have no query projection. GQA-8 has the cache size of Q-K=V, and GQA-2 has the "
+        "cache size of Q-GQA-4. MQA with 32 heads of 8 channels has the cache size and "
+        "the parameter count of Q-MQA. Q-K=V and I-K=V are also trained with the saved parameters "
+        "moved to the feed-forward networks. If the value shares the key's projection, the output "
+        "is rotated back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

@@ -11,14 +11,13 @@ STUDY = Study(
     ),
     description=(
         "The task is multi-query associative recall (Arora et al. 2023, Zoology). The vocabulary "
-        "has 8,192 tokens, sequences have 4, 8 or 16 pairs in 64, 128 or 256 tokens, and "
-        "networks have two layers of width 64 to 512. "
-        "Networks train for 64 epochs of 100,000 sequences, or until 99 % of the validation "
-        "answers are right. Each variant uses the best of four learning rates. Networks have "
-        "one head, as published, or four query heads with four, two or one KV heads. Attention "
-        "is softmax or linear; QKV and Q-K=V are also trained with SOFT. The published blocks "
-        "have no feed-forward network; our blocks have a feed-forward network of twice the "
-        "width. The full grid needs a GPU; without a GPU, run only a part of the grid."
+        "has 8,192 tokens, and sequences have 4, 8 or 16 pairs in 64, 128 or 256 tokens. Networks "
+        "have two layers of width 64 to 512. They train for 64 epochs of 100,000 sequences, or "
+        "until 99 % of the validation answers are right. Each variant uses the best of four "
+        "learning rates. Networks have one head, as published, or four query heads with four, two "
+        "or one KV heads. All variants use softmax and linear attention; QKV and Q-K=V also use "
+        "SOFT. Unlike the published blocks, our blocks have a feed-forward network, of twice the "
+        "width. Run the full grid on a GPU, or only a part of the grid without a GPU."
     ),
     settings=published_recall(),
     variants=with_cores(RECALL_VARIANTS),

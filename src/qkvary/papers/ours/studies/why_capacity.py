@@ -20,7 +20,7 @@ def _study(size: Size) -> Study:
         ),
         description=(
             "Paper 3 ([Key,Value] is probably all you need) suspects that the feed-forward "
-            "networks are too small to take over what the query did, and that a nonlinear query "
+            "networks are too small to take over the role of the query, and that a nonlinear query "
             "with a skip, x + gelu(x W), is more expressive than a linear query. In this study, "
             "feed-forward networks have one, four or sixteen times the width of the residual "
             "stream, each with learned queries (QKV) and with the layer input as query (I-K-V). At "

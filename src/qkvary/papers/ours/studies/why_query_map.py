@@ -1,6 +1,6 @@
-"""Compares ways to make queries: by a projection, by a map per head, or by neither.
+"""Compares queries from a projection, from a map per head, and without either.
 
-Also tests keys that are made without a projection.
+Also tests keys without a projection.
 """
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
@@ -12,7 +12,7 @@ INPUT_QUERY, INPUT_KEY = "I-K-V@rotary", "Q-I-V@rotary"
 
 
 def _by_depth(layers: int) -> tuple[str, str]:
-    """Return labels of networks whose first, or last, layer has the layer input as key."""
+    """Return two labels: with the layer input as key in the first layer, and in the last layer."""
     others = f"{LEARNED}*{layers - 1}"
     return f"{INPUT_KEY}*1,{others}", f"{others},{INPUT_KEY}*1"
 

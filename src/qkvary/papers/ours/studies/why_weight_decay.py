@@ -15,7 +15,7 @@ FULL, SMALLER, NONE, LARGER = (
 )
 DECAYS: Mapping[str, float] = {FULL: 0.1, SMALLER: 2.0**-5, NONE: 0.0, LARGER: 1.0}
 MEAN_RATE = 0.55
-"""The mean learning rate of a cosine schedule that falls to a tenth, as a share of the peak."""
+"""Mean learning rate as a share of the peak, for a cosine schedule that ends at a tenth of it."""
 
 
 def _study(size: Size) -> Study:
@@ -40,10 +40,10 @@ def _study(size: Size) -> Study:
         ),
         limits=(
             (
-                "The effect of weight decay grows with the sum of the learning rates over all "
-                f"steps. This sum is {learned:.2g} here and about 58 in paper 3. In paper 3, a "
-                "weight decay of 0.1 shrinks a weight that receives no gradient to about 1/300 "
-                "of its size. Here, a weight decay of 0.1 shrinks such a weight by "
+                "The effect of weight decay grows with the sum of the learning rates of all steps. "
+                f"This sum is {learned:.2g} here and about 58 in paper 3. Consider a weight that "
+                "receives no gradient. In paper 3, a weight decay of 0.1 shrinks it to about 1/300 "
+                "of its size. Here, a weight decay of 0.1 shrinks it by "
                 f"{1 - math.exp(-0.1 * learned):.0%}, and a weight decay of 1 shrinks it by "
                 f"{1 - math.exp(-learned):.0%}."
             ),

@@ -23,7 +23,7 @@ PROCESS_BYTES = 2**30
 """Memory of a process for torch and the data of its task, in addition to weights and
 activations."""
 DEVICE_BYTES = 2**32
-"""Minimum main memory of a run on a device, for libraries and copies of its state for
+"""Minimum main memory of a run on a device. It holds the libraries, and copies of the state for
 checkpoints."""
 MEMORY_UNIT = 2**28
 """Memory is rounded up to a multiple of this, so that similar variants can share a job."""
@@ -64,7 +64,7 @@ CLUSTER = ClusterOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTask:
-    """Runs that one process executes one after the other."""
+    """The runs that one process executes in sequence."""
 
     store: Path
     cells: tuple[Cell, ...]
@@ -72,9 +72,9 @@ class WorkerTask:
     trainer: str
     """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Finished runs to repeat: versions of their records by run key."""
+    """Finished runs to repeat: a mapping from run key to the version of the record."""
     crashes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why the last task with a run was lost, by run key."""
+    """For each run of a lost task, by run key: the reason for the last loss."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the task so that the user's classes are imported before the task is loaded."""
@@ -85,7 +85,10 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Imports:
-    """A value whose unpickling imports the user's code, which the rest of the pickle needs."""
+    """The first part of a pickled task, which imports the user's code when it is unpickled.
+
+    The rest of the pickle needs this code.
+    """
 
     code: tuple[str, ...]
 
@@ -99,13 +102,13 @@ def _restore(_imported: None, values: Mapping[str, Any]) -> WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnd:
-    """What a task reports when it ends."""
+    """The report of a task at its end."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
     warnings: tuple[str, ...] = ()
     error: QkvaryError | None = None
-    """Why no run can continue, for example because the disk is full."""
+    """An error that prevents all runs from continuing, such as a full disk."""
     signal: int = 0
     """The signal that stopped the task; 0 for none."""
     node: str = ""
@@ -123,7 +126,7 @@ class Resources:
 
 
 def needed_resources(task: WorkerTask, gpu_share: float) -> Resources:
-    """Return what the most demanding run of a task needs."""
+    """Return the resources that suffice for every run of a task."""
     runs = [cell.run for cell in task.cells]
     on_cpu = all(run.device == "cpu" for run in runs)
     memory = PROCESS_BYTES + max(training_bytes(run) for run in runs)

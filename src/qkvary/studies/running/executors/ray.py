@@ -30,10 +30,10 @@ _NAMES = (
     "WANDB_ENTITY",
     "WANDB_MODE",
 )
-"""Other variables that are passed on. Everyone who sees the cluster can read them in Ray, so no
-keys or tokens."""
+"""Other environment variables that are passed on. None of them holds a key or a token, because
+everyone with access to the cluster can read them."""
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for an address."""
+"""Maximum number of seconds to wait for a connection to the address of a cluster."""
 _UNTIL_IT_ENDS = -1
 
 

@@ -39,7 +39,7 @@ class _Job:
         return function(task)
 
     def checkpoint(self, function: Callable[[WorkerTask], TaskEnd], task: WorkerTask) -> Any:
-        """Return the job to submit again; the checkpoints of a run hold the state of the run."""
+        """Return the job to submit again. Its runs resume from their own checkpoints."""
         helpers: Any = importlib.import_module("submitit.helpers")
         return helpers.DelayedSubmission(self, function, task)
 

@@ -1,4 +1,4 @@
-"""Executes a task: runs that one process trains one after another. Torch-free."""
+"""Executes a task: runs that one process trains in sequence. Torch-free."""
 
 import importlib
 import socket
