@@ -1,8 +1,8 @@
 """Transformers whose attention shares its query, key and value projections.
 
-``import qkvary as qk`` offers the names below, and the verbs of ``qkvary.api.verbs``, which are
-commands too. Each name is loaded on first use, so that ``import qkvary`` loads no other module of
-the package. Modules inside the package import only from its submodules, never from ``qkvary``
+``import qkvary as qk`` provides the names below and the functions of ``qkvary.api.verbs``, which
+are also commands. Each name is loaded on first use, so that ``import qkvary`` loads no other module
+of the package. Modules inside the package import only from its submodules, never from ``qkvary``
 itself. Longer import paths are in docs/guide/api.md.
 """
 
@@ -65,18 +65,18 @@ _MODULES = {
     "TrainingOptions": "studies.training_study",
     "load": "api.load",
 }
-"""The modules of the names that are no verbs."""
+"""The module of each public name, except the functions that are also commands."""
 
 
 def _find_modules() -> dict[str, str]:
-    """Return the module of every public name."""
+    """Return a mapping of every public name to its module."""
     targets = import_module("qkvary.api.verbs").TARGETS.values()
     verbs = (target.partition(":") for target in targets)
     return _MODULES | {name: module for module, _, name in verbs}
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name on first use."""
+    """Import and return a public name on first use."""
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
     if name == "__all__":
@@ -95,7 +95,7 @@ def __getattr__(name: str) -> object:
 
 
 def _explain(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error that names the package to install."""
+    """Return an error whose message names the package to install."""
     packages = import_module("qkvary.storage.packages")
     missing = str(error.name)
     return ModuleNotFoundError(packages.describe_missing(missing), name=missing)

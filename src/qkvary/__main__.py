@@ -1,4 +1,4 @@
-"""``python -m qkvary``, for programs that start modules: ``torchrun -m qkvary train ...``."""
+"""Run the command ``qkvary`` as a module: ``python -m qkvary``, ``torchrun -m qkvary ...``."""
 
 from qkvary.cli.main import run
 

@@ -17,7 +17,7 @@ _BLOCK = 128
 
 
 class AttentionStatistics:
-    """Sums the attention statistics of each head over the queries of all windows."""
+    """Attention statistics of each head, summed over the queries of all windows."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention
@@ -52,7 +52,7 @@ class AttentionStatistics:
         return weights
 
     def result(self) -> tuple[AttentionReading, ...]:
-        """Return the statistics of every head."""
+        """Return the statistics of every head, averaged over the queries of all windows."""
         uniform = (self.uniform_sums / self.queries).tolist()
         parts = self.parts.cpu().permute(2, 0, 1).tolist()
         found: list[AttentionReading] = []
@@ -80,7 +80,7 @@ class AttentionStatistics:
 
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
-    """Return |A - A^T|^2 and |A + A^T|^2 of each head. The two add up to 4 |A|^2."""
+    """Return |A - A^T|^2 and |A + A^T|^2 of each head. Their sum is 4 |A|^2."""
     antisymmetric = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
     # Each pair once, in blocks of rows: a transposed copy of everything would be read by columns.
     for start in range(0, matrix.shape[-1], _BLOCK):
@@ -92,7 +92,7 @@ def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each head's sums over queries: entropy, distance, weight on the query's own token."""
+    """Return entropy, distance and weight on the own token of a query, each summed over queries."""
     rows = (
         torch.special.entr(weights).sum(dim=-1),
         torch.einsum("hij,ij->hi", weights, distances),
@@ -104,5 +104,5 @@ def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _add_squares(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return each head's sum of squares; rows are summed in the dtype of the matrix."""
+    """Return the sum of squares of each head. Rows are summed in the dtype of the matrix."""
     return torch.linalg.vector_norm(matrix, dim=-1).square().sum(dim=-1, dtype=torch.float64)

@@ -1,6 +1,7 @@
-"""Cosines of the weights of a layer, by three definitions.
+"""Cosines between the weights of a layer, by three definitions.
 
-Cosines depend on the basis of a head, which is arbitrary; the measures of ``subspaces`` do not.
+Cosines depend on the basis of a head, which is arbitrary. The measures in ``subspaces`` do not
+depend on this basis.
 """
 
 import math
@@ -17,8 +18,8 @@ from qkvary.nn.role_maps import LinearMap, RoleMaps
 def read_cosines(maps: RoleMaps) -> tuple[CosineReading, ...]:
     """Return the cosines of three pairs of weights: W_Q and W_K, W_Q and W_V, W_K and W_V.
 
-    If one weight of a pair has fewer heads, each of these heads is compared with every head of its
-    group.
+    If the weights of a pair have different numbers of heads, each head of the smaller weight is
+    compared with every head of its group in the larger weight.
     """
     named: dict[RoleName, LinearMap] = {"query": maps.query, "key": maps.key, "value": maps.value}
     return tuple(
@@ -45,6 +46,6 @@ def _compare(first: RoleName, second: RoleName, left: LinearMap, right: LinearMa
 
 
 def cosine(one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> float | None:
-    """Return the cosine of two tensors, read as vectors, or None if either tensor is zero."""
+    """Return the cosine of two tensors, flattened to vectors, or None if a tensor is zero."""
     norms = float(torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other))
     return float((one * other).sum()) / norms if norms else None
