@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_refused(text: tuple[Path, ...], tmp_path: Path) 
     with pytest.raises(UsageError, match="expected layers with a softmax"):
         analyze_network(load(make_network("Q=K-V@soft")), text)
     (tmp_path / "other.txt").write_text("XYZ")
-    with pytest.raises(UsageError, match=r"other\.txt.* cannot be encoded: expected characters"):
+    with pytest.raises(UsageError, match=r"other\.txt.* cannot be encoded: expected one of"):
         analyze_network(load(), (tmp_path / "other.txt",))
     with pytest.raises(UsageError, match="expected a text of at least 24 tokens"):
         analyze_windows(make_network(), [], context=64)
