@@ -120,9 +120,14 @@ class RecallTaskConfig(DrawnExamples):
         sizes = self.length, self.pairs, self.vocabulary, self.power
         return digest("recall", 1, *sizes, *self.drawn)
 
-    def scale(self, network: Network, metric: str) -> Scale:
-        """Return the accuracies of the best guess from positions alone and of a perfect solver."""
-        del network, metric
+    def scale(self, network: Network, metric: str) -> Scale | None:
+        """Return the accuracies of the best guess from positions alone and of a perfect solver.
+
+        Return None for another metric.
+        """
+        del network
+        if not metric.endswith("accuracy"):
+            return None
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
 

@@ -22,6 +22,7 @@ def test_a_solver_that_recalls_nothing_knows_positions() -> None:
         guess = guess_of(setting)
         assert f" scores {1 / 4:g} if " in setting.note
         assert f" scores {guess:.3f} if " in setting.note
+        assert setting.task.scale(setting.network, "loss") is None
     (setting,) = load_study("authors-quick").settings
     assert guess_of(setting) == 0.25
     assert " scores 0.25" in setting.note
