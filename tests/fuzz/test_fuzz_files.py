@@ -148,7 +148,7 @@ def test_runs_that_expand_without_end_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "runs.xz"
     path.write_bytes(lzma.compress(line + b"x" * (FREE_BYTES + 2**20), preset=1))
     with pytest.raises(
-        DamagedError, match="the file expands to more bytes than packed runs can have"
+        DamagedError, match="the file expands to more bytes than the limit for packed runs"
     ):
         unpack_runs(path, Store(tmp_path / "store"))
     path.write_bytes(lzma.compress(line + junk, preset=1))

@@ -1,7 +1,7 @@
 """Cosines between the weights of a layer, by three definitions.
 
-Cosines depend on the basis of a head, which is arbitrary. The measures in ``subspaces`` do not
-depend on this basis.
+Cosines depend on the basis of a head, and this basis is arbitrary. The measures in ``subspaces``
+do not depend on it.
 """
 
 import math

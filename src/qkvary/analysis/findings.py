@@ -67,7 +67,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
             "estimation error. Use more text with --tokens."
         )
     found.append(
-        "Cosines and ranks of weights depend on the basis of each head, which is arbitrary. They "
+        "Cosines and ranks of weights depend on the arbitrary basis of each head. They "
         "are shown for comparison with published numbers."
     )
     return tuple(found)

@@ -21,7 +21,7 @@ def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
     """Return the effective ranks of W_Q, W_K and W_V, and per head also of W_Q W_K^T.
 
     W_Q, W_K and W_V are measured as a whole and per head. Each matrix is compared with random
-    matrices, which ``seed`` determines.
+    matrices. The random matrices depend on ``seed``.
     """
     found: list[RankReading] = []
     named: dict[MatrixName, Tensor] = {

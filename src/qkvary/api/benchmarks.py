@@ -1,4 +1,7 @@
-"""Loads verbs (commands) from the benchmark scripts, which a wheel has in ``qkvary/benchmarks``."""
+"""Loads verbs (commands) from the benchmark scripts.
+
+In a wheel, these scripts are in ``qkvary/benchmarks``.
+"""
 
 import importlib
 import sys

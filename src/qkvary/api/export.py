@@ -32,10 +32,10 @@ def export(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers writes a class of this project, in which projections stay shared; hf
-            writes the matching stock class of the transformers library (GPT-2, Llama, Qwen 3,
-            Gemma, ...), which inference engines support; gpt2, llama and deepseek write the class
-            of that name; gguf writes a file for llama.cpp.
+        to: With transformers, the export is a class of this project, in which projections stay
+            shared. With hf, it is the matching stock class of the transformers library (GPT-2,
+            Llama, Qwen 3, Gemma, ...), which inference engines support. With gpt2, llama or
+            deepseek, it is the class of that name. With gguf, it is a file for llama.cpp.
         weights: For gguf: type of the matrices; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
 

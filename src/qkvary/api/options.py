@@ -279,7 +279,7 @@ def write_call(verb: str, first: str, options: object, **given: object) -> str:
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return the requested part of a study, which is given by its name, its path or as a value."""
+    """Return the requested part of a study. ``given`` is the study, or its name or path."""
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 

@@ -112,7 +112,7 @@ def plan_report(study: Study, store: Store, planned: "PlannedSet") -> Report:
         )
     seconds = [row["estimated_seconds"] for row in rows]
     effort = describe_effort(study.cells()[0].run, training_tokens, seconds, planned.text_bytes)
-    unprepared = f"{planned.name} is not prepared yet: the training prepares it first"
+    unprepared = f"{planned.name} is not prepared yet: training will prepare it before it starts"
     table = tabulate(
         "runs",
         "Planned runs",

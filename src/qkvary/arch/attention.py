@@ -26,8 +26,8 @@ LARGEST_STD = 1000
 LINEAR_CHUNK = 64
 """Tokens per chunk of linear attention. Tokens before the chunk are summed in a state."""
 PUBLISHED_IDENTITY_SCALE = 0.5
-"""The factor of the scores in the query-identity paper. The paper divides the scores by 2, which is
-1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded."""
+"""The factor of the scores in the query-identity paper. The paper divides the scores by 2. The
+exact number is 1/(s sqrt d), which is 1.80 at d = 768 and s = 0.02."""
 
 
 @stored("Initialization")

@@ -230,7 +230,7 @@ class Compressor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Attention with one shared KV head, which reads a window of tokens.
+    """Attention that reads a window of tokens; all query heads share one KV head.
 
     If the layer has a compressor, it also reads summaries of past tokens.
 
@@ -405,7 +405,7 @@ class Layer:
     entries: int = 0
     """Number of other learned parameters."""
     products: int = 0
-    """Multiply-accumulates per token in products with computed matrices, which are not learned."""
+    """Multiply-accumulates per token in products with matrices that are computed, not learned."""
     has_own_weights: bool = True
     """Whether the layer has its own weights; False if it reuses those of an earlier layer."""
 

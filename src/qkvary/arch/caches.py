@@ -12,11 +12,12 @@ CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
 - ``sources``: the unrotated sources of key and value; a shared source is stored once. Keys are
   rotated when they are loaded.
 - ``rotated``: the rotated keys and the values, so that loading needs no computation. If the value
-  is the unrotated key, the value and only the rotated channels of the key.
+  is the unrotated key, only the value and the rotated channels of the key are stored.
 - ``split``: the key and the value separately, even if they are equal, as engines store them.
 - ``input``: the layer input, which is projected again when it is loaded.
-- ``latent``: the output of the first matrix of a low-rank projection, if it is narrower than the
-  output of the second matrix, which is applied on loading. Other sources as in ``sources``.
+- ``latent``: the output of the first matrix of each low-rank projection. The second matrix is
+  applied on loading. If the second matrix does not widen the output of the first, and for all other
+  sources, the cache stores the same tensors as with ``sources``.
 """
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]

@@ -52,7 +52,7 @@ _VALUES: dict[type[Any], str] = {
 
 
 def format_label(variant: AnyVariant) -> str:
-    """Return the canonical label, which ``parse_label`` parses to an equal value."""
+    """Return the canonical label. ``parse_label`` turns it back into an equal value."""
     if isinstance(variant, LayerVariants):
         return ",".join(f"{format_label(one)}*{count}" for one, count in variant.runs)
     base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads

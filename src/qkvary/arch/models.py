@@ -47,7 +47,7 @@ class Model:
     head: tuple[Linear, ...] = ()
     """The matrices from hidden states to logits; a tied matrix is the token embedding."""
     others: tuple[Linear, ...] = ()
-    """Matrices outside the blocks, other than the head, which are applied to every token."""
+    """Matrices that are applied to every token outside the blocks. The head is not included."""
     entries: int = 0
     """Number of further learned parameters outside the blocks."""
     encoder: "Encoder | None" = None

@@ -190,9 +190,9 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic and set-anomaly tasks, which predicts classes.
+    """The encoder of the synthetic and set-anomaly tasks.
 
-    It predicts one class per token or per sequence.
+    The encoder predicts one class per token or per sequence.
 
     Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """

@@ -48,7 +48,7 @@ class Linear:
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix reuses the weights of a ``Table``, which counts them."""
+    """Whether the matrix reuses the weights of a ``Table``. If so, the table counts them."""
     is_pooled: bool = False
     """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
@@ -59,7 +59,7 @@ class Linear:
 
     @property
     def weights(self) -> int:
-        """Number of entries of the matrix, which equals its multiply-accumulates per token."""
+        """Number of entries of the matrix, and also of its multiply-accumulates per token."""
         return self.inputs * self.outputs // self.groups
 
     @property

@@ -18,10 +18,10 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """The projection that each role (query, key, value) reads, or the layer input ``x``.
+    """The source of each role (query, key, value).
 
-    The source of a role is the projection, or the layer input, that it reads. A shared projection
-    is called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
+    A role reads its source, which is a projection or the layer input ``x``. A shared projection is
+    called ``k`` if the key reads it, otherwise ``v`` if the value reads it, otherwise ``q``.
     With this rule, a sharing is a set partition of ``{q, k, v, x}``, and there are fifteen.
     """
 

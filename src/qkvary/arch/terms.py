@@ -22,7 +22,7 @@ class RoleTerms:
     """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
-    """Number of channels of decoupled rotary positions. Each head has a second query, which is
+    """Number of channels of decoupled rotary positions. Each head has a second query. It is
     rotated, and all heads share one rotated key. Their products are added to the scores."""
     latent: int | None = None
     """Width of one shared latent. Two matrices compute the key and the value from it."""
@@ -186,7 +186,7 @@ class CoreEntry:
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
-"""The default of each field, which means that the variant does not have the term."""
+"""The default of each field. A field with its default means that the variant lacks the term."""
 
 _DIAGONAL = (
     "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal entries "

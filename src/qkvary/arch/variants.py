@@ -267,7 +267,7 @@ class Variant(ScoreTerms):
         return replace(self, **kept) if kept else self
 
     def for_layers(self, num_layers: int) -> tuple["Variant", ...]:
-        """Return this variant for each of ``num_layers`` layers."""
+        """Return a tuple of ``num_layers`` entries, one per layer; each entry is this variant."""
         return (self,) * num_layers
 
     def rank(self, source: Source) -> Rank | None:

@@ -52,7 +52,7 @@ _Form = tuple[int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentSizes:
-    """The sizes of a network, whose layers are all dense."""
+    """The sizes of a network in which all layers are dense."""
 
     d_model: int
     d_ff: int
@@ -107,7 +107,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         if variant.decoupled is None:
             yield f"positions that are not decoupled; {TRAIN}"
         if variant.sharing.key != variant.sharing.value:
-            yield f"keys and values that are not one tensor; {TRAIN}"
+            yield f"keys and values in two different tensors; {TRAIN}"
         if layer.bias or layer.out_bias:
             yield "biases in attention; set both bias and out_bias to false"
         if layer.position.scaling is not None:
@@ -167,8 +167,8 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
     """Return a factor for ``shared`` that makes the norm after it divide by a constant.
 
     The factor is the largest suitable power of two. With it, the mean square of the norm's input is
-    so far below ``epsilon`` that only ``epsilon`` matters. The input of ``shared`` comes from
-    another norm, whose gain is ``norm``.
+    so far below ``epsilon`` that only ``epsilon`` matters. ``norm`` is the gain of the other
+    norm, from which the input of ``shared`` comes.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)

@@ -164,7 +164,7 @@ _TABLES: Mapping[str, str] = {
     "deepseek_v3": "deepseek",
 }
 _PARAMETERS = ("embedding", "position_embedding", "head_weight")
-"""Names of parameters. All other names are those of modules, which have a weight and a bias."""
+"""Names of parameters. All other names belong to modules. A module has a weight and a bias."""
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:

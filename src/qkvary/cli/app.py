@@ -199,7 +199,7 @@ def _choose_kind(choices: list[Any]) -> Any:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise the error, which ``cli.main`` handles."""
+        """Raise the error; ``cli.main`` handles it."""
         raise BrokenPipeError
 
 

@@ -42,7 +42,7 @@ class LayerDraft:
     name: str
 
     def reading(self, source: Source) -> str:
-        """Return the name of the first matrix of a projection, which multiplies the layer input."""
+        """Return the name of the matrix by which a projection multiplies the layer input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 
@@ -65,8 +65,8 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
     config = layer.config
     if config.variant.query_form == "residual-gelu":
         raise UsageError(
-            f"expected a query that is linear in the layer input in {layer.name}, got "
-            f"{format_label(config.variant)}"
+            "expected a query that is linear in the layer input, got "
+            f"{format_label(config.variant)} in {layer.name}"
         )
     if config.variant.query_form != "residual":
         return layer

@@ -196,7 +196,7 @@ def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "b
 
 
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """Return the bytes that decoding the last token of ``context`` reads from a layer's cache.
+    """Return the bytes read from a layer's cache to decode the last of ``context`` tokens.
 
     Each stored tensor counts once per layer. A layer that reads another layer's entries counts
     them too.

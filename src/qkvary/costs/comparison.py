@@ -56,7 +56,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostComparison:
-    """A model, the settings for which costs are derived, and the costs of its variants."""
+    """The costs of a model's variants, with the model and the settings that the costs depend on."""
 
     model: Model
     layers: str
@@ -78,7 +78,7 @@ class CostComparison:
         return row.cache_bytes / (self.batch * self.context)
 
     def state_bytes(self, row: CostRow) -> int | None:
-        """Return the bytes of the states in a row's cache, which do not grow with the context."""
+        """Return the bytes of the states in a row's cache; they do not depend on the context."""
         if row.cache_bytes is None:
             return None
         return self.batch * model_state_bytes(row.candidate.model, self.cache)

@@ -56,8 +56,8 @@ class DecodeStep:
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
         """Return the roofline time on one device, or on several devices that form a replica.
 
-        If the matrix rate is not known, this is the time to move the bytes, which takes most of a
-        step.
+        If the matrix rate is not known, the result is the time to move the bytes. Moving the bytes
+        takes most of a step.
         """
         memory, arithmetic = self._times(device)
         return None if memory is None else max(memory, arithmetic or 0.0) / devices

@@ -203,7 +203,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
-    """Yield the latent, which every device keeps as a whole, and the 8-bit key of an indexer."""
+    """Yield the latent and the 8-bit key of an indexer. Every device keeps the whole latent."""
     if form.group is not None:
         raise ValueError(f"expected bf16 or fp8 for latents in vLLM, got {form.name}")
     rank, rope, index = attention.kv_rank, attention.rope_dim, attention.own_indexer

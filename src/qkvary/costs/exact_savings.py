@@ -1,7 +1,7 @@
 """Finds exact savings: ways to cache fewer bytes with the same weights and the same outputs.
 
-"Exact" means equal in exact arithmetic. Rounding depends on the method and on the weights, which
-are not read here. Each saving states what to check.
+"Exact" means equal in exact arithmetic. Rounding depends on the method and on the weights, but
+the weights are not read here. Each saving states what to check.
 
 Source: the K=V layers of Gemma 4.
 """
@@ -89,7 +89,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Bytes of the cache in each lower-bit format, which changes the outputs."""
+    """Bytes of the cache in each lower-bit format. Such a format changes the outputs."""
 
 
 _EXPLANATIONS: dict[Method, str] = {

@@ -41,8 +41,9 @@ class Format:
     group: int | None = None
     """Number of values that share a scale and a zero point; ``None`` if there are none."""
     block: int | None = None
-    """Number of rows in a block, which share one scale for each column. Blocks are counted from the
-    first row. A block is quantised once it is full. ``None`` if rows share no scale."""
+    """Number of rows in a block. The rows of a block share one scale for each column. Blocks are
+    counted from the first row. A block is quantised once it is full. ``None`` if rows share no
+    scale."""
     residual: int = 0
     """Number of newest rows that are not quantised."""
     plain_bits: int = 16

@@ -146,7 +146,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Return the number of parameters that one token uses: all except experts not chosen."""
+    """Return the number of parameters that one token uses. Experts it does not use are left out."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):

@@ -32,7 +32,7 @@ from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 SECTION_BYTES = 2**26
 """Maximum bytes of a document in a text without separators. Longer texts are cut at line ends."""
 SECTION_CUTS = (1, 64, 4096)
-"""Numbers of documents per section of a long text, which give documents of 64 MiB, 1 MiB or 16 KiB.
+"""Numbers of documents per section of a long text. They give documents of 64 MiB, 1 MiB or 16 KiB.
 They are tried in this order until the held-out share is close enough."""
 LARGEST_LINE = 2**28
 """The maximum bytes of a line of JSON."""

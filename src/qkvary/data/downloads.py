@@ -34,8 +34,8 @@ _OFFLINE_FLAGS = (
     ("datasets.config", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_DATASETS_OFFLINE"),
 )
-"""The module and the name of each variable that the libraries set from ``HF_HUB_OFFLINE`` on
-import."""
+"""The module and the name of each variable that the libraries set when they are imported. The
+variables get their values from ``HF_HUB_OFFLINE``."""
 
 
 class DownloadError(RuntimeError):
@@ -65,8 +65,8 @@ def hub_address() -> str:
 def find_hub_problem() -> str | None:
     """Return the reason that the hub cannot be reached, or ``None``.
 
-    Call this before every use of the hub's libraries, which would otherwise retry for more than a
-    minute.
+    Call this before every use of the hub's libraries. Otherwise the libraries would retry for more
+    than a minute.
     """
     if is_offline():
         return "HF_HUB_OFFLINE is set"

@@ -64,8 +64,8 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
 def read_cifar(data: bytes, *, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images, ``[count, 3, 32, 32]``, and labels from the bytes of an uncompressed file.
 
-    CIFAR-10 has one label per record; CIFAR-100 has a coarse label, which is skipped, and a fine
-    label.
+    CIFAR-10 has one label per record. CIFAR-100 has a coarse and a fine label; the coarse label is
+    skipped.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """

@@ -127,7 +127,7 @@ class OwnImages:
     """The user's own images; ``data.own_images.describe_images`` makes this from a folder."""
 
     data: str = field(metadata=NOT_IDENTIFYING)
-    """The folder of the images, which is not part of a run's identity."""
+    """The folder of the images. The folder is not part of a run's identity."""
     data_sha256: str
     classes: tuple[str, ...]
     size: int

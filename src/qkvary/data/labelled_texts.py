@@ -56,8 +56,8 @@ class LabelledTexts:
 def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = None) -> LabelledTexts:
     """Return the texts with these labels (None: all labels), read once per process.
 
-    ``data`` is a folder with a folder of ``.txt`` files for each label, or ``english-novels``,
-    whose labels are the authors of at least three novels.
+    ``data`` is a folder that has, for each label, a folder of ``.txt`` files, or it is
+    ``english-novels``. The labels of ``english-novels`` are the authors of at least three novels.
     """
     if not data:
         # It would be the current folder.

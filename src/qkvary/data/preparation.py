@@ -3,8 +3,8 @@
 Documents are read in order, in blocks. Threads encode the blocks, because the tokenizer libraries
 release the GIL. The results are collected in order and written in groups of shards.
 
-A group has one shard for each split that received documents. Its record, which contains the
-position in the source, is written last, and a group without a record is written again. Group
+A group has one shard for each split that received documents. Its record contains the
+position in the source and is written last. A group without a record is written again. Group
 boundaries depend only on the source. An interrupted preparation therefore gives the same bytes as
 an uninterrupted one.
 """

@@ -115,7 +115,7 @@ class PreparedData:
     """A verified prepared set."""
 
     path: Path
-    """The folder of the set, which is not part of its identity."""
+    """The folder of the set. The folder is not part of the set's identity."""
     fingerprint: str
     """The sha256 of all tokens, document starts and the tokenizer, independent of the folder."""
     tokenizer: Tokenizer

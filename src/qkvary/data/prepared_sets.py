@@ -66,8 +66,9 @@ def _default_folders(found: FoundSource, tokenizer: str) -> tuple[Path, Path]:
 def find_prepared(text: str) -> Path:
     """Return the folder of a prepared set.
 
-    The text is a path, ``name/tokenizer``, or ``name`` alone, which means the set with GPT-2's
-    tokenizer. The exact name of a corpus always means the corpus, even if a folder has that name.
+    The text is a path, ``name/tokenizer``, or ``name`` alone. ``name`` alone means the set with
+    GPT-2's tokenizer. The exact name of a corpus always means the corpus, even if a folder has that
+    name.
     """
     path, corpus = read_path(text), find_corpus(text)
     if corpus is None and is_prepared(path):
@@ -114,8 +115,10 @@ def ensure_prepared(
     if sha256 and (found := read_fingerprint(folder)) != sha256:
         remedy = "prepare the expected set there"
         if place is not None:
-            remedy = f"remove that folder, and put the text of the expected set at {place} below "
-            remedy += "QKVARY_DATA"
+            remedy = (
+                f"remove that folder, and put the expected set's original text at {place} below "
+                "QKVARY_DATA"
+            )
         raise UsageError(
             f"expected the data set {text} with fingerprint {sha256[:12]} in {folder}, got "
             f"{found[:12]}: {remedy}"
@@ -174,7 +177,7 @@ def _stored_source(folder: Path) -> tuple[Any, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
-    """The data set of a text, which need not be prepared yet."""
+    """The data set of a text. The data set need not be prepared yet."""
 
     name: str
     vocabulary: int

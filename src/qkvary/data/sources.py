@@ -126,7 +126,7 @@ class SourceOptions:
     """Stop after the training document that reaches this many tokens: 100000, 64M."""
 
     def share(self, default: float) -> float:
-        """Return the share to hold out, which is ``default`` if ``held_out`` is None."""
+        """Return the share to hold out. The share is ``default`` if ``held_out`` is None."""
         share = default if self.held_out is None else self.held_out
         if not 0.0 < share < 1.0:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
@@ -201,7 +201,7 @@ def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> di
 
 
 def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
-    """Return the only non-empty file and its text, which will be split by position."""
+    """Return the only non-empty file and its text. The text will be split by position."""
     read = {file: FileDocuments(files=[file], field=field).read() for file in files}
     joined = ((file, "".join(one.text for one in some)) for file, some in read.items())
     texts = [(file, text) for file, text in joined if text]
@@ -219,7 +219,7 @@ def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path,
 def _cut_text(
     name: str, text: str, share: float, limit: int | None, *, where: str, files: JsonValue
 ) -> Source:
-    """Return the source of one text, whose last ``share`` of characters is for validation."""
+    """Return the source of one text. The last ``share`` of its characters is for validation."""
     end = int((1.0 - share) * len(text))
     train, validation = (TextPart(text=part, where=where) for part in (text[:end], text[end:]))
     streams = [

@@ -1,8 +1,8 @@
 """Defines the splits of a data set, and a rule that splits a corpus without splits.
 
 The rule uses the sha256 of each text to decide if the document is held out. Equal texts are
-therefore always in the same split. Additional documents do not move others to another split, except
-in small data sets, where the held-out share is exact.
+therefore always in the same split. Additional documents do not move others to another split. Small
+data sets are the exception, because their held-out share is exact.
 """
 
 import math
@@ -17,7 +17,8 @@ DataSplit = Literal["train", "validation", "test"]
 MAX_SHARE_ERROR = 2.0
 """The largest accepted ``share_error``."""
 MAX_EXACT_DOCUMENTS = 1000
-"""Maximum number of documents for an exact held-out share, which has at least one document."""
+"""Maximum number of documents for which the held-out share is exact. Such a share has at least
+one document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

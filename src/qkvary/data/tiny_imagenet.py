@@ -109,8 +109,8 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
             data = read(LARGEST_MEMBER + 1) if _is_wanted(inside) else None
             if total > LARGEST_TOTAL or (data is not None and len(data) > LARGEST_MEMBER):
                 raise DamagedError(
-                    f"expected files of at most {LARGEST_MEMBER:,} bytes and {LARGEST_TOTAL:,} "
-                    f"in all in {path}, got more with {name}"
+                    f"expected {path} to hold at most {LARGEST_MEMBER:,} bytes per file and "
+                    f"{LARGEST_TOTAL:,} bytes in all, got more with {name}"
                 )
             if data is not None:
                 yield inside, data

@@ -73,15 +73,15 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, or raise ``ValueError`` if it cannot be encoded.
 
     If the tokenizer has a beginning token, the tokens start with it. Otherwise they end with the
-    separator. The two are not combined, because networks of llama2.c, which have a beginning token,
-    were trained without a separator.
+    separator. The two are not combined: networks of llama2.c have a beginning token, but were
+    trained without a separator.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
 
 
 class _Separable:
-    """Base class of tokenizers whose last token can be a separator, which ends a document."""
+    """Base class of tokenizers whose last token can be a separator. A separator ends a document."""
 
     beginning: int | None = None
 

@@ -85,7 +85,7 @@ def _decode_pair(found: Mapping[str, tuple[bytes, str]]) -> Sentences:
 
 
 def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
-    """Return the translations in two files, whose last lines are held out."""
+    """Return the translations in two files. The last lines of both files are held out."""
     found: dict[str, tuple[bytes, str]] = {}
     for language in languages:
         paths = [Path(f"{data}.{language}{end}") for end in ("", ".gz", ".xz")]

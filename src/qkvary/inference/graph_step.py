@@ -2,9 +2,9 @@
 
 Launching the kernels of a step from Python takes longer than running them. A graph is launched as a
 whole, but always with the same shapes and addresses. So a step of fixed shapes reads the first
-``size`` slots of the cache, and a mask hides empty slots. The newest token is written to the
-last slot, where the step attends to it, and to its regular slot, which is hidden until the next
-step.
+``size`` slots of the cache, and a mask hides empty slots. The newest token is written to
+two slots: to the last slot, where the step attends to it, and to its regular slot. The regular slot
+is hidden until the next step.
 """
 
 import torch
@@ -16,8 +16,8 @@ from qkvary.nn.decoder import Decoder, device_of
 
 LEAST_SIZE = 256
 PARTS = 8
-"""A size is a multiple of ``LEAST_SIZE``, or of 2^n / ``PARTS`` if that is more, where 2^n is the
-largest power of two up to the number of tokens."""
+"""Let 2^n be the largest power of two up to the number of tokens. A size is a multiple of
+``LEAST_SIZE``, or of 2^n / ``PARTS`` if that is more."""
 
 
 class FixedStep:

@@ -12,7 +12,8 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
 EXPORTS = 2
-"""A number in the names of exports, to increase if exports change within a package version."""
+"""A number in the names of exports. It must be increased whenever a change of the code changes the
+exports but not the package version."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"
 """The model class of exports that only transformers can read, and only with qkvary installed."""

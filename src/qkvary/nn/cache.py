@@ -124,8 +124,9 @@ class LayerCache:
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Each name maps to the whole buffer, [batch, heads, capacity, width], whose first ``length``
-        tokens are used, or to the codes and newest tokens of a quantised cache.
+        Each name maps to the whole buffer, [batch, heads, capacity, width]. The first ``length``
+        tokens of the buffer are used. In a quantised cache, each name maps to the codes and the
+        newest tokens.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty cache")

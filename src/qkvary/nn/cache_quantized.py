@@ -134,7 +134,7 @@ class QuantizedStore:
         return whole
 
     def claim(self, tokens: int) -> ClaimedCodes:
-        """Return memory for new tokens, which the caller writes and quantises before ``commit``."""
+        """Return memory for new tokens; the caller writes and quantises them before ``commit``."""
         if self._none is None:
             raise ValueError("expected a store that has seen a token, got an empty store")
         coded = self._codes.num_tokens
@@ -265,7 +265,7 @@ def _make_rows(most: int | None) -> GrowingStore:
 
 
 def _claim(store: GrowingStore, new: Tensor) -> Tensor:
-    """Return memory for rows like ``new``, which follow the rows of the store."""
+    """Return memory for rows like ``new``. The memory follows the rows of the store."""
     if not store.num_tokens:
         if not new.shape[2]:
             return new

@@ -1,4 +1,4 @@
-"""The encoder, which predicts one class per token or, with pooling, one class per sequence."""
+"""The encoder. It predicts one class per token or, with pooling, one class per sequence."""
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ class Encoder(nn.Module):
     position)`` or, if the configuration says so, the mean of this over the real tokens.
 
     Source: the public code of paper 2 (Key-Value Transformer). It passes one-hot tokens through a
-    linear layer; here the layer's columns are looked up, which is the same function.
+    linear layer. Here the layer's columns are looked up, with the same result.
     """
 
     def __init__(self, config: EncoderConfig, *, seed: int = 0) -> None:

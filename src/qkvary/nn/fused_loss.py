@@ -43,8 +43,9 @@ def linear_cross_entropy(
 
     Gradients are computed together with the loss, and the backward pass only scales them. Gradients
     of gradients are refused. Under autocast, matmuls use autocast's dtype, and all else float32.
-    Matmuls use float32 in place of float16, whose range is too small. The sum is in nats, in
-    float64 for float64 inputs and otherwise in float32. A target of -100 does not count.
+    Matmuls use float32 in place of float16, because the range of float16 is too small. The
+    sum is in nats, in float64 for float64 inputs and otherwise in float32. A target of -100 does
+    not count.
     """
     if not torch.is_grad_enabled():
         return _run(features, weight, bias, targets)[0].sum()

@@ -229,7 +229,7 @@ class SimaCore(Core):
     """
 
     def weights(self, scores: Scores, /) -> Pairs:
-        """Return the products of normalised queries and keys, which may be negative."""
+        """Return the products of normalised queries and keys. A product may be negative."""
         documents, weights = scores.layout.document_ids, content_scores(*self._normalise(scores))
         if documents is None:
             return weights

@@ -176,7 +176,7 @@ class Layout:
         return x if hidden is None else x.masked_fill(hidden, 0.0)
 
     def is_plain_causal(self, config: AttentionConfig) -> bool:
-        """Return whether the mask is the full lower triangle, which kernels support natively."""
+        """Return whether the mask is the full lower triangle. Kernels support it natively."""
         window = config.variant.window
         return (
             config.causal

@@ -124,7 +124,10 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     "qkvary::linear", mutates_args=(), schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
 )
 def _multiply_compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Call oneDNN, hidden from torch's compiler, which accepts it only for constant weights."""
+    """Call oneDNN, hidden from torch's compiler.
+
+    The compiler accepts the call only for constant weights.
+    """
     if not torch.backends.mkldnn.enabled:
         return F.linear(x, weight, bias)
     return _PRODUCT(x, weight, bias, "none", [], None)

@@ -300,7 +300,7 @@ def _by_group(
 def _fade(
     log_decay: Float[Tensor, " kv_heads"], queries: int, keys: int
 ) -> Float[Tensor, "kv_heads queries keys"]:
-    """Return the decay of every pair; 1 for keys after the query, which are masked."""
+    """Return the decay of every pair; 1 for masked pairs, whose key comes after the query."""
     index = torch.arange(keys, device=log_decay.device)
     distance = (index[keys - queries :, None] - index).clamp(min=0)
     return torch.exp(log_decay[:, None, None] * distance)

@@ -27,7 +27,7 @@ Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class LowRank(nn.Module):
-    """A low-rank projection ``x A^T B^T + b``, whose inner width is below the layer's."""
+    """A low-rank projection ``x A^T B^T + b``. Its inner width is below the width of the layer."""
 
     def __init__(self, d_model: int, width: int, *, bias: bool, rank: int) -> None:
         """Create the weights; ``rank`` is the inner width."""
@@ -259,7 +259,7 @@ class Latent(nn.Module):
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
-        """Return ``q B_k^T``, whose dot products with the latent are those of q with the keys."""
+        """Return ``q B_k^T``. Its products with the latent equal the products of q and the keys."""
         return _multiply_groups(query, self._split(self.key))
 
     def restore(
@@ -296,7 +296,7 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources, where the key's source is normalised if the layer has a norm."""
+        """Return all sources; the key's source is normalised if the layer has a norm."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources

@@ -138,7 +138,7 @@ class ScoreTerm(nn.Module):
     """Changes the scores of a layer. It is a module because some terms have parameters."""
 
     is_plain: ClassVar[bool] = False
-    """True if the scores keep the form ``scale q k^T``, which decoding kernels compute."""
+    """True if the scores keep the form ``scale q k^T``. Decoding kernels compute this form."""
     needs_products: ClassVar[bool] = False
     """True if the term changes single entries of the matrix ``scale q k^T``. Fused kernels never
     store this matrix."""

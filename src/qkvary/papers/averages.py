@@ -50,7 +50,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _stored(figure: PublishedFigure) -> Derivation | None:
-    """Derive a mean of a table from the notebook, which stores it for the same variant and task."""
+    """Derive a mean of a table from the mean that the notebook stores for this variant and task."""
     if figure.variant not in _IN_NOTEBOOK:
         return None
     return Derivation(value=_in_notebook(figure.variant, figure.column), formula=_MEAN)

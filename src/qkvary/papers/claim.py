@@ -1,4 +1,4 @@
-"""Reads the claims of the papers, and their judges: the numbers and tests that decide claims.
+"""Reads the claims of the papers, and the numbers and tests (the judges) that decide them.
 
 Each document's folder has a file ``claims.json`` with paraphrased claims. The module
 ``claim_verdicts`` derives the verdicts. Never imports torch, numpy or scipy, and reads no study.

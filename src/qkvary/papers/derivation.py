@@ -50,7 +50,7 @@ Registry = Mapping[str, Derive]
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:
-    """Return a function that derives the figures in the given columns, and no others."""
+    """Return a function that derives each figure whose column is in ``columns``, and no others."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         column = columns.get(figure.column)
@@ -60,7 +60,10 @@ def by_column(columns: Mapping[str, Derive]) -> Derive:
 
 
 def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
-    """Return a function that derives the figures in the given rows, one figure per row."""
+    """Return a function that derives each figure whose row is in ``rows``, and no others.
+
+    Each of these rows must have only one figure.
+    """
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         row = rows.get(figure.row)

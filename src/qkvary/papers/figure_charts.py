@@ -25,9 +25,10 @@ _AREA = svg.Scale(low=0, high=len(_WIDTHS) - 1, start=64, end=226)
 
 
 def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
-    """Return the mean of one variant's curves over settings, at the steps that all curves have.
+    """Return the mean of the curves that one variant has in several settings.
 
-    The band spans the smallest to the largest run of all settings.
+    The mean is taken at the steps that all curves have. The band spans the runs of all settings,
+    from the lowest value to the highest.
     """
     first = curves[0]
     if len(curves) == 1:

@@ -204,7 +204,10 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
 
 
 def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield more advice in single sentences, from the plans in the first cache format."""
+    """Yield advice on serving, one sentence at a time.
+
+    Only the plans with the cache format of the first plan are used.
+    """
     first = [row for row in served if row.cache == served[0].cache]
     frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
     if frontier:

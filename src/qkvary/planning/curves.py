@@ -36,7 +36,7 @@ class Curve:
     names: tuple[str, ...]
     """The names of the rows of the plan that share this curve."""
     label: str
-    """The variant of the first row, which sets the style of the line."""
+    """The variant of the first row. It determines the style of the line."""
     points: tuple[Point, ...]
     """The points (x, y), from left to right."""
 

@@ -39,7 +39,7 @@ class Answer:
     trained: tuple[TrainedVariant, ...] = ()
     """One row for every variant; none for serving."""
     savings: SavingsReport | None = None
-    """The exact savings, which keep the given weights; ``None`` for training."""
+    """The exact savings. They keep the given weights. ``None`` for training."""
     engines: tuple[EngineRow, ...] = ()
     """The cache of the given model as each engine allocates it; none for training."""
     summary: tuple[str, ...]

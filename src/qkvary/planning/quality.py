@@ -53,9 +53,9 @@ class Quality:
     high: float
     """The largest change consistent with the published perplexities, in percent."""
     printed: str
-    """The published change, which does not always agree with the published perplexities."""
+    """The published change. It does not always agree with the published perplexities."""
     perplexity: float
-    """The published perplexity, which includes padded positions, not only real tokens."""
+    """The published perplexity. It includes padded positions, not only real tokens."""
     seeds: int
     """The number of trained networks over which the perplexity is averaged."""
     source: str

@@ -129,7 +129,7 @@ def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
         title="Weights",
-        lead="These values depend on the basis of a head, which is arbitrary: training from a "
+        lead="These values depend on the arbitrary basis of a head: training from a "
         "different initialization can give other values for the same function. Only the values of "
         "W_Q W_K^T do not depend on the basis.",
         blocks=tables,

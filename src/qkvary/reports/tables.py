@@ -68,7 +68,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     main: bool = False
-    """Whether this is the main table of its page, which is larger and has no title."""
+    """Whether this is the main table of its page. A main table is larger and has no title."""
     brief: Brief | None = None
     """The part that the terminal prints by default; ``None`` for all."""
 

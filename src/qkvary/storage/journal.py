@@ -1,4 +1,4 @@
-"""An append-only log of events, one per line, in which each line is validated separately.
+"""An append-only log of events, one per line. Each line is validated separately.
 
 A line is a JSON object whose last key, ``check``, is a digest of the rest. Incomplete or
 changed lines are reported and skipped.

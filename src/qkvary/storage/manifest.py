@@ -298,7 +298,7 @@ def find_newest(
 
 
 def quarantine_newer(directory: Path, step: int) -> None:
-    """Quarantine all checkpoints newer than ``step``, which could not be read."""
+    """Quarantine all checkpoints newer than ``step``, because they could not be read."""
     newer = [step_folder(directory, one).name for one in stored_steps(directory) if one > step]
     if newer:
         quarantine(directory, newer)

@@ -26,7 +26,8 @@ MAX_SIDE_FILE_BYTES = 2**26
 MAX_JSON_DEPTH = 100
 """Maximum nesting of lists and objects in a JSON document."""
 MAX_ENTRIES = 2**21
-"""Maximum number of entries in a file (fields, pieces or texts), which Python loops over."""
+"""Maximum number of entries (fields, pieces or texts) in a file. Python reads them one by one, so a
+larger number would take too long."""
 LARGEST_RATIO = 200
 """Maximum ratio of uncompressed to compressed bytes, beyond the first ``FREE_BYTES``."""
 FREE_BYTES = 2**26

@@ -20,7 +20,8 @@ class PublishedColumn:
     title: str
     unit: str
     tasks: tuple[str, ...]
-    """The tasks of this package to which the column corresponds; several for an average."""
+    """The tasks of this package to which the column corresponds. A column of averages has several
+    tasks."""
     metric: str | None
     """The metric of ``tasks`` to compare, e.g. ``accuracy``; None if no metric is comparable."""
     where: tuple[tuple[str, float | str], ...]

@@ -91,7 +91,7 @@ class RecallTaskConfig(DrawnExamples):
     module: ClassVar[str] = "qkvary.tasks.recall"
     name: Literal["recall"] = "recall"
     length: int
-    """Tokens per sequence. The pairs come first, then the queries with zeros in between."""
+    """Tokens per sequence. The pairs come first, then the queries. All other tokens are zeros."""
     pairs: int
     """Key-value pairs per sequence; each is queried once."""
     vocabulary: int = 8_192
@@ -246,7 +246,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
 
     def find_fingerprint(self) -> str:
-        """Return the fingerprint of the prepared data set, which is prepared first if possible."""
+        """Return the fingerprint of the data set. If possible, the set is prepared first."""
         return data_module("prepared").read_fingerprint(
             data_module("prepared_sets").ensure_prepared(self.data)
         )
@@ -338,8 +338,9 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     """Maximum tokens of a source (begin and end included) or of a translation (end included)."""
     evaluation_batch_size: int = 50
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
-    """``multi30k``, a folder with files of the same names, or the common path of two files
-    (``mine`` for ``mine.fr`` and ``mine.en``); not part of a run's identity."""
+    """``multi30k``, or the folder of a corpus whose files are named as in Multi30k, or the common
+    part of the paths of two files (``mine`` for ``mine.fr`` and ``mine.en``). Not part of a run's
+    identity."""
     data_sha256: str | None = None
     """Fingerprint of the files. For Multi30k, it need not be given."""
 

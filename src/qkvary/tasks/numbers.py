@@ -33,11 +33,11 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     ``accuracy`` is the share of correctly predicted words.
 
     ``as-published`` trains on the first 80 % of the windows and uses the remaining windows both for
-    validation and for testing. The latter have only numbers above about 8,000, whose first words
-    hardly occur in training. ``clean`` includes the number 8,000, which is missing from the
-    published data, and has numbers from all thousands in every split.
+    validation and for testing. These have only numbers above about 8,000, and the first words of
+    such numbers hardly occur in training. ``clean`` has numbers from all thousands in every split.
+    It includes the number 8,000, which is missing from the published data.
 
-    Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which scores randomly
+    Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code. The code scores randomly
     chosen whole batches of validation windows.
     """
 

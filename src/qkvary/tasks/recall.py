@@ -34,7 +34,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     among zeros. There the network must predict the value of the key. Only these positions are
     scored. Loss: mean cross entropy. Metric: accuracy.
 
-    Source: Arora et al. 2023 (Zoology), section 4, and its code, which validates on the test
+    Source: Arora et al. 2023 (Zoology), section 4, and its code. The code validates on the test
     sequences; here validation has separate sequences.
     """
 

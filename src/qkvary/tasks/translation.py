@@ -45,7 +45,7 @@ class TranslationTask:
 
     Translations are decoded greedily. ``bleu`` is the corpus BLEU of sacreBLEU, from 0 to 100.
     ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1. It compares words, treats all
-    rare words as equal, and counts the begin and end tokens, which inflates the score.
+    rare words as equal, and counts the begin and end tokens. This inflates the score.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
     into words differs: the code uses spaCy.

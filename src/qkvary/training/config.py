@@ -288,7 +288,7 @@ class TrainingConfig:
             )
 
     def temperature_factor(self, step: int) -> float:
-        """Return tau/T, which multiplies the variant's temperature T, after ``step`` steps."""
+        """Return tau/T after ``step`` steps. This factor multiplies the variant's temperature T."""
         if self.temperature is None:
             return 1.0
         done = min(1.0, step / (self.temperature.steps or self.steps))

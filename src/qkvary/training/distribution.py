@@ -32,7 +32,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network. This base class is for a single process.
+    """The processes that train one network. In this base class, there is only one process.
 
     Rank 0 writes files.
     """
@@ -124,7 +124,7 @@ class Distribution(ProcessGroup):
         key: str,
         reader: Reader,
     ) -> TrainingState:
-        """Read this rank's part of a checkpoint, which must be valid on all ranks."""
+        """Read this rank's part of a checkpoint. The checkpoint must be valid on all ranks."""
         return read_state(directory, step, key=key, reader=reader)
 
     def restore(

@@ -89,8 +89,8 @@ def train(
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
-    The caller owns the folder, which must exist. If several processes train together, all must call
-    this function. Only their callbacks may differ.
+    The caller owns the folder, and the folder must exist. If several processes train together, all
+    must call this function. Only their callbacks may differ.
 
     ``stop`` is called before each step. In a single process, it is also called between
     micro-batches and between the batches of an evaluation. If ``stop`` returns True, training

@@ -17,16 +17,17 @@ from qkvary.training.config import RunConfig
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 _MAPPED_BYTES = 2**25
-"""Minimum size of the blocks that glibc maps separately, which avoids fragmentation. This is the
-largest value that glibc allows."""
+"""Minimum size of the blocks that glibc maps separately. Mapping large blocks separately avoids
+fragmentation. This is the largest value that glibc allows."""
 
 
 def keep_freed_memory() -> bool:
     """Make this process reuse freed memory. Return whether this works (with glibc on Linux).
 
     Each training step allocates the same memory as the one before. By default glibc returns freed
-    memory to the system, which zeroes it page by page on the next allocation. That takes 2 to 4 %
-    of a step on a CPU. The setting lasts as long as the process and does not change any result.
+    memory to the system. The system zeroes it page by page on the next allocation. That takes 2
+    to 4 % of a step on a CPU. The setting lasts as long as the process and does not change any
+    result.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
@@ -47,7 +48,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
 
 
 def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
-    """Return the bytes that state, batch and one micro-batch of a run take in each process."""
+    """Return the size in bytes of a run's state, batch and one micro-batch in each process."""
     model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution

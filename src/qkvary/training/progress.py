@@ -210,8 +210,8 @@ class Callbacks:
     generate: "Generate | None" = None
     """The function for greedy decoding, which some tasks need for their scores."""
     sample: Callable[[Any], str] | None = None
-    """Generates a text from the network, which is logged at each validation. It must restore the
-    state of the global random generator."""
+    """Generates a text from the network. The text is logged at each validation. The function must
+    restore the state of the global random generator."""
     network_steps: frozenset[int] = frozenset()
     """Steps after which ``on_network`` is called; 0 is the state before the first step."""
     on_network: Callable[[int, Any], None] = ignore

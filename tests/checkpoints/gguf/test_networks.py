@@ -170,7 +170,7 @@ def test_matrices_have_the_type_asked_for(
         (make_network("QKV@alibi"), "alibi positions"),
         (
             build(portable_config("QKV@decoupled-4")),
-            "not one tensor; train a network of the form Q-K=V@decoupled-16@kv-norm",
+            "two different tensors; train a network of the form Q-K=V@decoupled-16@kv-norm",
         ),
     ],
 )

@@ -128,6 +128,6 @@ def test_a_data_set_with_another_fingerprint_is_rejected(places: Path) -> None:
         assert str(caught.value) == (
             "expected the data set english-novels/bytes with fingerprint "
             f"{ENGLISH_NOVELS_SHA256[:12]} in {folder}, got {found}: remove that folder, and put "
-            "the text of the expected set at english_novels below QKVARY_DATA"
+            "the expected set's original text at english_novels below QKVARY_DATA"
         )
     assert told == ["preparing english-novels/bytes"]

@@ -63,7 +63,7 @@ class Block:
     scale: str | None = None
     """The configuration's field with d in the score scale 1/sqrt(d); ``None`` for the head size."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Defaults of fields that a configuration may omit, where they differ from Llama's."""
+    """Defaults of fields that a configuration may omit. Only defaults unlike Llama's are listed."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
     """The supported values of some fields; other values are refused."""
 

@@ -61,7 +61,7 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a normal form, which is equal for networks that compute the same function."""
+    """Return a normal form. Networks that compute the same function have equal normal forms."""
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"
     block = replace(

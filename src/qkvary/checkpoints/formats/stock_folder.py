@@ -51,10 +51,10 @@ _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
-"""Prefixes of the names of tensors outside the language model, which are not loaded."""
+"""Prefixes of the names of tensors that lie outside the language model and are not loaded."""
 _BUFFERS = (".attn.bias", ".attention.bias", ".masked_bias", ".inv_freq")
-"""Suffixes of the names of tensors in older files that are not loaded: causal masks and rotary
-frequencies, which follow from the configuration."""
+"""Suffixes of the names of tensors that older files contain, and that are not loaded. They are
+causal masks and rotary frequencies, and both follow from the configuration."""
 
 
 def load(folder: Path) -> LoadedModel:
@@ -146,7 +146,10 @@ def _list_shards(index: Path) -> list[str]:
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return the current name of a tensor, or ``None`` if the tensor is to be left out."""
+    """Return the name that newer files give to a tensor, or ``None`` if the tensor is left out.
+
+    ``name`` is the name in the file.
+    """
     if name.endswith(_BUFFERS):
         return None
     if family == "gpt2":

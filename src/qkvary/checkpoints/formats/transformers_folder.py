@@ -1,8 +1,8 @@
 """Reads our networks that ``save_pretrained`` of transformers saved, without transformers.
 
-A folder has one file of weights, whose names begin with ``network.``, and a ``config.json`` with
-the network's configuration. A folder from ``qkvary export`` also has our tokenizer and a manifest
-for verification.
+A folder has one file of weights, and a ``config.json`` with the network's configuration. The names
+of the weights begin with ``network.``. A folder from ``qkvary export`` also has our tokenizer and a
+manifest for verification.
 """
 
 import json

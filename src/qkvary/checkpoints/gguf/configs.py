@@ -280,7 +280,10 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the configuration, or ``None`` for DeepSeek, where it depends on the weights."""
+    """Return the configuration, or ``None`` for DeepSeek.
+
+    The configuration of a DeepSeek network depends on its weights.
+    """
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):

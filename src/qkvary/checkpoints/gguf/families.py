@@ -63,7 +63,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
 def describe_sizes(
     config: LanguageModelConfig, name: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata by key: the sizes of every architecture, and the entries of ``more``."""
+    """Return metadata by key: the sizes that architectures share, and the entries of ``more``."""
     usual = {
         "vocab_size": config.vocabulary,
         "context_length": config.max_tokens,

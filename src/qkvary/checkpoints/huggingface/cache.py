@@ -1,7 +1,7 @@
 """Adapts our cache to transformers, so that ``generate`` can crop, reorder and repeat it.
 
-A layer of this cache owns no tensors. It adapts one layer of a ``KVCache``, which the network fills
-and reads, so it works with every layout and storage of ``KVCache``.
+A layer of this cache owns no tensors. It adapts one layer of a ``KVCache``. The network itself
+fills and reads the ``KVCache``, so every layout and storage of ``KVCache`` works.
 """
 
 import dataclasses

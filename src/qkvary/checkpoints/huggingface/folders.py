@@ -31,7 +31,8 @@ Target = StockArchitecture | Literal["transformers", "hf"]
 transformers that fits the network. Others: an architecture that every engine supports."""
 
 HEADS = {"gpt_neox": "embed_out.weight"}
-"""Names of the output head in files, by ``model_type``, where it is not ``lm_head.weight``."""
+"""Names of the output head in files, by ``model_type``. Every other ``model_type`` uses the name
+``lm_head.weight``."""
 
 
 def export_folder(

@@ -38,8 +38,8 @@ class LayerOutcome:
     """The share of the spectrum of keys and values that the converted layer drops; None for methods
     without a spectrum."""
     error: float
-    """The root mean square of the error of attention's output before the refit, divided by that of
-    the output."""
+    """The error of attention's output before the refit, relative to the output. Both are measured
+    as root mean squares."""
     refitted_error: float
 
 

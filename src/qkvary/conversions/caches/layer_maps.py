@@ -58,7 +58,7 @@ class LayerMaps:
         return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
 
     def output_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return ``W_O W_O^T`` for each KV head, which weights errors of the head's values."""
+        """Return ``W_O W_O^T`` for each KV head. It weights errors of the head's values."""
         output = self.output.unflatten(0, (self.key.shape[1], -1))
         return torch.einsum("ghid,ghjd->gij", output, output)
 

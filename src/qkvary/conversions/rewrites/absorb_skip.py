@@ -1,4 +1,4 @@
-"""Absorbs the skips around ReLU feed-forward networks, which is possible for very few networks.
+"""Absorbs the skips around ReLU feed-forward networks. Very few networks allow this.
 
 A skip can be absorbed if a set I of inner channels fulfils ``-W_2 P_I W_1 = 1``, where P_I keeps
 the channels of I and sets the others to zero. Then ``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for

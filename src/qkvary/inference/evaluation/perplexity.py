@@ -25,7 +25,7 @@ from qkvary.text import numbers
 from qkvary.text.progress_line import Progress, ignore
 
 PADDED_BYTES = 16
-"""Bytes per token of padded rows, which store an id and a position in the text for each token."""
+"""Bytes per token of padded rows. Each token is stored as an id and a position in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

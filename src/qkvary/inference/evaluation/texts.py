@@ -30,7 +30,7 @@ class Text:
     marks: NDArray[np.bool_]
     """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
-    """The end-of-document token, which also pads rows; ``None`` if the tokenizer has none."""
+    """The end-of-document token. It also pads rows. ``None`` if the tokenizer has no such token."""
     split: str | None = None
     """The split of the prepared set that the text was read from; ``None`` for other texts."""
 

@@ -1,4 +1,4 @@
-"""Windows over documents, which score every token once."""
+"""Windows over documents. Together, the windows score every token once."""
 
 from dataclasses import dataclass
 

@@ -83,7 +83,7 @@ def _one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Return whether ``load`` would have to compile the library first, which is slow."""
+    """Return whether ``load`` would first have to compile the library. Compiling is slow."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not path.exists())
 

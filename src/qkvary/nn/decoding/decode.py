@@ -31,7 +31,7 @@ SUPPORTS: Mapping[str, Callable[[Decoding], bool]] = {
 """The function that tells whether a kernel supports a call. Other kernels support every call."""
 
 LAYER = "layer"
-"""The kernel name for the layer's own computation, which is not in ``KERNELS``."""
+"""The kernel name for the layer's own computation. This name is not in ``KERNELS``."""
 
 _started: dict[object, bool] = {}
 """Whether the Triton kernel completes a call, by the kind of call."""

@@ -1,6 +1,6 @@
-"""Decoding attention in plain torch, which runs on any device, in two forms.
+"""Two forms of decoding attention in plain torch. Both run on any device.
 
-Both accept fewer KV heads than query heads without copying keys: they fold the heads of a group
+They accept fewer KV heads than query heads without copying keys: they fold the heads of a group
 into the queries.
 """
 

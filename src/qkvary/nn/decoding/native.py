@@ -91,7 +91,7 @@ class Matrix(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """A normalisation layer, which the library applies to each row."""
+    """A normalisation layer. The library applies it to each row."""
 
     _fields_ = (
         *zip(("weight", "bias"), repeat(_pointer)),
@@ -177,7 +177,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """Return a notice for users if the kernels must be built first, which is slow, or None."""
+    """Return a notice for users if the kernels must first be built (this is slow), or None."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     return "building the native kernels, once for this machine"
@@ -197,7 +197,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Return the output of the native kernel, which uses as many threads as torch."""
+    """Return the output of the native kernel. The kernel uses as many threads as torch."""
     loaded = library()
     if loaded is None:
         raise RuntimeError("the native kernel cannot be built here")

@@ -20,7 +20,7 @@ Bias = Float[Tensor, "_ _ _ _"]
 class Decoding:
     """The queries, keys and values of one attention call.
 
-    The queries are those of the newest tokens, whose keys come last.
+    The queries are those of the newest tokens. The keys of these tokens come last.
     """
 
     query: Float[Tensor, "batch heads queries key_dim"]

@@ -46,7 +46,7 @@ PROGRAMS = 2
 """Number of programs per multiprocessor: some compute while others wait for memory."""
 INTERPRETED_PROCESSORS = 2
 _tile_bytes: dict[object, int] = {}
-"""Bytes per tile by kind of call, where ``TILE_BYTES`` did not fit."""
+"""Bytes per tile for each kind of call for which ``TILE_BYTES`` did not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def vision_network(
 
 
 def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
-    """Return the published task, which flips and crops colour images for training."""
+    """Return the published task. For training, it flips and crops colour images."""
     images = IMAGE_SETS[name]
     return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 

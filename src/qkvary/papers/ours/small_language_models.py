@@ -33,7 +33,7 @@ _INIT = Initialization(scheme="normal", std=0.06)
 
 
 def small_rotary(*, fraction: float = 1.0, value: ValueRope = "counter") -> PositionConfig:
-    """Return rotary positions with the base 100, which suits short rows."""
+    """Return rotary positions with the base 100. This base suits short rows."""
     return PositionConfig(rotary_base=100.0, rotary_fraction=fraction, value_rope=value)
 
 

@@ -1,4 +1,7 @@
-"""Recomputes the savings in the overview article, which names neither a network nor a source."""
+"""Recomputes the savings in the overview article.
+
+The article names neither a network nor a source, so each derivation states its own sizes.
+"""
 
 from collections.abc import Callable
 

@@ -132,7 +132,7 @@ def _users_ratio() -> Derivation:
     shared, qkv = (count_gpus(label, DECIMAL).users_per_gpu for label in ("Q-K=V", "QKV"))
     return Derivation(
         value=count_gpus("Q-K=V", PAPER).users_per_gpu / count_gpus("QKV", PAPER).users_per_gpu,
-        formula="users per GPU of Q-K=V / of QKV",
+        formula="users per GPU: Q-K=V / QKV",
         convention=PAPER.words,
         note=(
             "The cache of a user is never split across GPUs. With 32,768 tokens per user, and with "

@@ -36,7 +36,7 @@ class Convention:
     memory_bytes: int
     """The number of bytes that "40 GB" means."""
     weights: bool
-    """Whether the weights take memory."""
+    """Whether each GPU's memory must also hold the weights."""
     words: str
     """A description for readers."""
 

@@ -2,7 +2,7 @@
 
 Differences are corrected in families of comparisons. Differences in averages and tasks form one
 family, and differences in single settings form another. Steps to solve are split into two families
-in the same way, and so are planned contrasts, which makes six families in all.
+in the same way, and so are planned contrasts. This makes six families in all.
 """
 
 import itertools

@@ -293,9 +293,9 @@ class PublishedCell:
     """The number recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
-    """Lower end of the 95 % prediction interval for the published mean, which assumes that the
-    published runs resemble this study's runs. None if the number of published runs is unknown, or
-    if this study has fewer than two runs."""
+    """Lower end of the 95 % prediction interval for the published mean. The interval assumes that
+    the published runs resemble this study's runs. None if the number of published runs is unknown,
+    or if this study has fewer than two runs."""
     repeat_high: float | None = None
 
     @property

@@ -49,8 +49,8 @@ def pack_runs(
 ) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
-    Attention maps and samples are written for the ``shown`` runs only. The kinds in ``without`` are
-    left out for these runs, too.
+    Attention maps and samples are written only for the ``shown`` runs. If ``without`` names one of
+    these two parts, it is written for no run.
     """
     done = [key for key in keys if store.state(key) == "done"]
     lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
@@ -147,7 +147,7 @@ def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, An
 
 def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
     if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
-        raise ValueError("the file expands to more bytes than packed runs can have")
+        raise ValueError("the file expands to more bytes than the limit for packed runs")
     return from_line(line.removesuffix(b"\n"))
 
 

@@ -1,8 +1,8 @@
 """The store of runs: one self-contained folder per run, named by the run's key.
 
-A run is *done* once its ``record.json`` exists, which is written last; *running* while a process
-holds its lock; *open* otherwise. There is no index and no server: several processes can use one
-store at once. Torch-free.
+A run is *done* once its ``record.json`` exists (this file is written last). It is *running* while a
+process holds its lock, and *open* otherwise. There is no index and no server: several processes can
+use one store at once. Torch-free.
 
     RUNS/<first two digits>/<run key>/config.json          the run's configuration
                                       metrics.jsonl        the log, one event per line
@@ -68,7 +68,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class Store:
-    """All runs in one folder, which need not exist yet."""
+    """All runs in one folder. The folder need not exist yet."""
 
     def __init__(self, path: StrPath) -> None:
         """Open the store at ``path``."""
@@ -283,7 +283,7 @@ def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Prepare a run's folder, which the caller has locked, for training; return warnings."""
+    """Prepare a run's folder, locked by the caller, for training; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, even if the next lines fail.

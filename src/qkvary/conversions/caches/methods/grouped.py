@@ -1,7 +1,7 @@
 """Fewer KV heads: each group of KV heads is replaced by one head.
 
-The rotated channels of the new key are a linear combination of the group's rotated keys, which is
-chosen to keep the most energy. The other channels of the new key are fitted to the rest of the
+The rotated channels of the new key are the linear combination of the group's rotated keys that
+keeps the most energy. The other channels of the new key are fitted to the rest of the
 group's keys. The new value is fitted to the group's values.
 """
 

@@ -1,4 +1,7 @@
-"""Latent attention: keys and values of all heads come from one latent, plus one rotated key."""
+"""Latent attention: keys and values of all heads come from one latent.
+
+All heads also share one rotated key.
+"""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.forms import (

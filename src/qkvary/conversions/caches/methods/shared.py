@@ -1,4 +1,7 @@
-"""Key and value of each KV head are one tensor, and all heads share one rotated key."""
+"""Shared tensors: in each KV head, one unrotated tensor is both key and value.
+
+All heads also share one rotated key.
+"""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Trains character generation as described in the text of paper 2."""
+"""Trains networks on character generation as described in the text of paper 2."""
 
 from qkvary.papers.key_value.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study

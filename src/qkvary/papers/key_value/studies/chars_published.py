@@ -1,4 +1,4 @@
-"""Trains character generation as in the code of paper 2."""
+"""Trains networks on character generation as in the code of paper 2."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ SIZES = (
     (64, 32, 64, 1, 1, 5e-3),
     (128, 128, 64, 2, 2, 5e-3),
 )
-"""Batch size, context, width, heads, layers and learning rate of each setting. The code has one
-more setting, which is commented out."""
+"""Batch size, context, width, heads, layers and learning rate of each setting. In the
+code, one more setting is commented out."""
 
 
 def _setting(

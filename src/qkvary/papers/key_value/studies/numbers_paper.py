@@ -1,4 +1,7 @@
-"""Trains number generation as in paper 2, whose text and public code have the same settings."""
+"""Trains networks on number generation as in paper 2.
+
+The text and the public code of the paper have the same settings.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,9 +23,9 @@ STUDY = Study(
     name="numbers-paper",
     question="Are the published losses of number generation reproduced?",
     description=(
-        _GRID + "As published, the number 8000 is left out, and the last fifth of the windows "
-        "serves as both validation and test data. The published code scores a random choice of "
-        "its batches; this study scores all batches."
+        _GRID + "As in the published code, the number 8000 is missing from the data, and the last "
+        "fifth of the windows serves as both validation and test data. The published code scores "
+        "a random choice of the batches; this study scores all batches."
     ),
     settings=number_grid("as-published"),
     variants=NUMBER_VARIANTS,

@@ -1,6 +1,6 @@
-"""Trains number generation as in the public code of paper 2.
+"""Trains networks on number generation as in the public code of paper 2.
 
-The study has the same runs as the study ``numbers-paper``, where text and code agree.
+The text and the code of the paper agree, so this study has the same runs as ``numbers-paper``.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Trains the synthetic tasks in the configurations over which published results are averaged."""
+"""Trains networks on the synthetic tasks, in the configurations of the published results.
+
+The published results are averages over these configurations.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Trains translation of Multi30k as in paper 2's code, and with the code's mistakes corrected."""
+"""Trains networks to translate Multi30k as in paper 2's code, with or without its mistakes."""
 
 from dataclasses import replace
 

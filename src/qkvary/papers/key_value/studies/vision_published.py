@@ -1,4 +1,4 @@
-"""Trains image classification as in paper 2's code, with the code's splits and clean splits."""
+"""Trains image classifiers as in paper 2's code, with the code's splits and with clean splits."""
 
 from dataclasses import replace
 

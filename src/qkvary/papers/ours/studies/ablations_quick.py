@@ -10,7 +10,7 @@ ANNEALING = TemperatureSchedule(start=4.0)
 
 SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
 WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""The variants without ``+``, which only the softmax supports."""
+"""The variants without ``+``. (Only the softmax supports ``+``.)"""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
 OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"

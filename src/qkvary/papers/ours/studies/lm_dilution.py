@@ -1,4 +1,4 @@
-"""Compares the loss that paper 1 prints, which counts padding, with the loss on real tokens."""
+"""Compares two losses: the one that paper 1 prints counts padding, the other only real tokens."""
 
 from qkvary.papers.ours.small_language_models import (
     PIECES,

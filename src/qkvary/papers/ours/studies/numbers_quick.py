@@ -28,8 +28,8 @@ PROTOCOLS: Mapping[str, Study] = {
         name="numbers-quick-as-published",
         description=STUDY.description.replace(
             "All numbers from 1 to 9,999 are used, and every tenth window is test data.",
-            "As published, the number 8000 is left out, and the last fifth of the windows serves "
-            "as both validation and test data.",
+            "As in the published code, the number 8000 is missing from the data, and the last "
+            "fifth of the windows serves as both validation and test data.",
         ),
         settings=number_grid("as-published", learning_rates=(1e-3,), contexts=(16, 32)),
     ),

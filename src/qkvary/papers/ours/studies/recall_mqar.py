@@ -1,4 +1,4 @@
-"""Trains associative recall at the published sizes, with every way of sharing."""
+"""Trains networks on associative recall at the published sizes, with every way of sharing."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, published_recall, with_cores
 from qkvary.studies.study import Study

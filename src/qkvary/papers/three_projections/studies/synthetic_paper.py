@@ -1,4 +1,4 @@
-"""Trains the synthetic tasks as described in the papers."""
+"""Trains networks on the synthetic tasks as described in the papers."""
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, synthetic_grid
 from qkvary.papers.recomputation import published_tables

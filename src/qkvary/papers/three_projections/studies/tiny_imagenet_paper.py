@@ -1,4 +1,4 @@
-"""Trains Tiny ImageNet as described in paper 1, with usual choices where the text has gaps."""
+"""Trains on Tiny ImageNet as paper 1 describes, with usual choices where the text has gaps."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Trains image classification as described in the papers, with their splits and clean splits."""
+"""Trains image classifiers as the papers describe, with their splits and with clean splits."""
 
 from dataclasses import replace
 

@@ -70,7 +70,7 @@ class LocalExecutor(Executor):
                 # Only this worker was terminated, and it left its run in a resumable state.
 
     def stop(self) -> None:
-        """Drop waiting calls; send SIGTERM to the workers, which end after their current call."""
+        """Drop waiting calls. Send SIGTERM to the workers; they end after their current call."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
