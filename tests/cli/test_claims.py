@@ -25,8 +25,8 @@ def test_what_is_said_twice_is_counted_once(typed: Typed) -> None:
     text = " ".join(typed("claims").split())
     assert 0 < len(main) < len(distinct) < len(claims)
     repeated = f"{len(claims) - len(distinct)} claims that repeat others"
-    assert f"Without {repeated}, the total is {len(distinct)} statements, by verdict: " in text
-    assert f"Abstracts and conclusions contain {len(main)} of these, by verdict: " in text
+    assert f"Without {repeated}, the total is {len(distinct)} statements. Their verdicts: " in text
+    assert f"Abstracts and conclusions contain {len(main)} of these. Their verdicts: " in text
     # A claim whose twin is not shown counts itself.
     (one,) = [one["name"] for one in claims if one["name"] == "poster-1"]
     assert "repeats another" not in typed("claims", one)

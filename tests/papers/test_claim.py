@@ -114,7 +114,7 @@ def test_a_document_is_read() -> None:
         ({"quantifier": "most"}, "claim made-up-1: expected some or every .*, got 'most'"),
         (
             {"judges": [{"belief": 1}]},
-            r"expected a judge with a key figure, .*, got the keys \['belief'\]",
+            r"expected a judge with one of the keys figure, .*; got the keys \['belief'\]",
         ),
         ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),
         ({"judges": [{"compare": [["a", "b"]], "above": 2, "below": 1}]}, "expected a range"),

@@ -75,7 +75,7 @@ def test_so_many_steps_are_skipped_and_one_more_stops() -> None:
     guards = Guards(SKIP, GuardState())
     taken = feed(guards, [1.0, math.nan, 1.0, math.nan, math.inf])
     assert taken == [True, False, True, False, False]
-    with pytest.raises(DivergedError, match="3 of the 100 steps before it were not finite;"):
+    with pytest.raises(DivergedError, match="not finite in 3 of the 100 steps before it;"):
         guards.allows(100, loss=math.nan, norm=1.0)
 
 

@@ -46,7 +46,7 @@ class RankReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosineReading:
-    """Cosines of two weights of a layer. They change with the basis of a head."""
+    """Cosines between two weights of a layer. They depend on the basis of each head."""
 
     first: RoleName
     second: RoleName
@@ -96,8 +96,8 @@ class KeyValueReading:
     spectrum: tuple[float, ...]
     """Singular values of the joint matrix; see :func:`subspaces.joint_spectrum`."""
     lost: float
-    """The share of the energy of ``spectrum`` that one tensor of ``head_dim`` channels loses. It is
-    0 if key and value are equal, and near 1/2 if they have nothing in common."""
+    """The share of the energy in ``spectrum`` that is lost if one tensor of ``head_dim`` channels
+    replaces key and value. 0 if these are equal, near 1/2 if they have nothing in common."""
     lost_chance: float
     """Mean ``lost`` of random weights that have the singular values of this head."""
     forecast: float

@@ -117,7 +117,7 @@ def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the default of each parameter that is a group of options, by parameter name."""
+    """Map the name of each parameter that is a group of options to the group's defaults."""
     parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {name: one.default for name, one in parameters.items() if is_dataclass(one.default)}
 

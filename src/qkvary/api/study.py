@@ -145,7 +145,10 @@ def study(
 
 
 def _check_caller() -> None:
-    """Refuse a call during the import of the calling file: the study would start itself again."""
+    """Refuse a call while the calling file is imported.
+
+    Every process of a study imports this file, and would start the study again.
+    """
     if IMPORTED:
         raise UsageError(
             f'expected `if __name__ == "__main__":` before the call of qk.study in {IMPORTED[-1]}, '

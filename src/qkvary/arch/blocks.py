@@ -206,7 +206,7 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Width of the projection to the content of a token, and of that to its gate."""
+        """Width of the projection to a token's content. The projection to its gate is as wide."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:

@@ -100,7 +100,7 @@ class Norm(Table):
 
 @functools.cache
 def field_hints(kind: type[Any]) -> dict[str, Any]:
-    """Return the resolved annotations of a dataclass, by field."""
+    """Return the resolved annotation of each field of a dataclass."""
     return get_type_hints(kind)
 
 

@@ -102,9 +102,9 @@ class Variant(ScoreTerms):
         free_key = self.sharing.readers("k") == ("key",) and heads is None
         if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
-                "expected a key with a shared projection or fewer heads, because a key with its "
-                "own projection and heads can absorb the map of the query (q M k = q (k M')), got "
-                "such a key; choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "expected a key with a shared projection or fewer heads, got a key with its own "
+                "projection and as many heads as the query, which can absorb the map of the query: "
+                "q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
         if heads is not None and heads < 1:
             raise ValueError(f"expected at least 1 KV head, got {heads}")

@@ -224,7 +224,7 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
 def find_reference(reference: StrPath) -> Model:
     """Return the model of a named size, a local file or folder, or a hub id, in this order.
 
-    The names of local checkpoints are those of :func:`load_checkpoint`; no weights are loaded.
+    Local checkpoints are named as in :func:`load_checkpoint`. No weights are loaded.
     """
     name = read_name(reference, "the name or path of a model")
     path = None

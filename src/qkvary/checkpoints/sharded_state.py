@@ -49,7 +49,7 @@ def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[
 
 
 def row_counts(tensors: Tensors) -> dict[str, dict[str, int]]:
-    """Return the number of rows of each tensor, by kind and name."""
+    """Return the number of rows of each tensor of each kind."""
     return {kind: {name: len(tensor) for name, tensor in tensors[kind].items()} for kind in KINDS}
 
 

@@ -44,8 +44,9 @@ class Rewriting:
     conditions: tuple[str, ...]
     conditioning: tuple[Conditioning, ...]
     exact: LogitDifference
+    """The difference between the logits of both networks, computed in float64."""
     stored: LogitDifference
-    """The difference between the logits in the number format of the networks."""
+    """The same difference, computed in the number format of the original."""
     tokens: int
     notes: tuple[str, ...]
 

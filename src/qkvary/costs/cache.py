@@ -42,7 +42,7 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 def layer_cache_bytes(
     attention: AttentionLayer, *, context: int, stored_as: Format | str, peak: bool = False
 ) -> int:
-    """Return the bytes of one layer's cache for one sequence after ``context`` tokens.
+    """Return the size in bytes of one layer's cache for one sequence after ``context`` tokens.
 
     The result is 0 for a layer that reads another layer's keys and values. With ``peak``, return
     the maximum over all contexts up to this one. The maximum is larger only for compressed
@@ -68,7 +68,9 @@ def layer_cache_bytes(
 
 
 def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
-    """Return the bytes of a layer's state for one sequence of any length; 0 if it keeps none.
+    """Return the size of a layer's state for one sequence, in bytes.
+
+    It does not depend on the length of the sequence, and is 0 for a layer without a state.
 
     The sums of a state have 32 bits or more. The inputs that a convolution keeps are never
     quantised.
@@ -84,7 +86,7 @@ def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int
 
 
 def model_state_bytes(model: Model, stored_as: Format | str = "bf16") -> int:
-    """Return the bytes of all layers' states for one sequence of any length."""
+    """Return the size in bytes of all layers' states for one sequence of any length."""
     form = _format(stored_as)
     return sum(map_layers(model.layers, lambda layer: layer_state_bytes(layer.attention, form)))
 
@@ -142,7 +144,7 @@ def model_cache_bytes(
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
 ) -> int:
-    """Return the bytes of all layers' caches; see :func:`layerwise_cache_bytes`."""
+    """Return the size in bytes of all layers' caches; see :func:`layerwise_cache_bytes`."""
     return sum(
         layerwise_cache_bytes(
             model, context=context, stored_as=stored_as, encoder_tokens=encoder_tokens
@@ -158,7 +160,7 @@ def layerwise_cache_bytes(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> Sequence[int]:
-    """Return the bytes of each layer's cache for one sequence.
+    """Return the size in bytes of each layer's cache for one sequence.
 
     Args:
         model: Any model that decodes.
@@ -185,7 +187,7 @@ def layerwise_cache_bytes(
 
 
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
-    """Return the bytes that one more token adds after ``context`` tokens.
+    """Return the number of bytes by which one more token after ``context`` tokens grows the cache.
 
     The bytes of a summary of several tokens are divided equally among these tokens.
     """
@@ -222,7 +224,7 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
 
 
 def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of the encoder's keys and values in a layer's cross attention."""
+    """Return the size in bytes of a layer's keys and values that are made from the encoder."""
     if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)

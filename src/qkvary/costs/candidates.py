@@ -46,7 +46,7 @@ class Candidate:
     is_original: bool
     """Whether the candidate keeps the weights of the given model."""
     saving: Method | None = None
-    """The exact saving that the cache uses, if any."""
+    """The exact saving that the cache uses. None if it uses no saving."""
 
     @property
     def name(self) -> str:

@@ -30,7 +30,7 @@ class CostRow:
     active_parameters: int
     """Number of parameters that one token passes through."""
     weight_bytes: int
-    """Bytes of all parameters, in the format of the weights."""
+    """Number of bytes that all parameters take in the format of the weights."""
     decode_macs: MacCount
     """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
@@ -78,7 +78,7 @@ class CostComparison:
         return row.cache_bytes / (self.batch * self.context)
 
     def state_bytes(self, row: CostRow) -> int | None:
-        """Return the bytes of the states in a row's cache; they do not depend on the context."""
+        """Return the size in bytes of the states in a row's cache, the same for any context."""
         if row.cache_bytes is None:
             return None
         return self.batch * model_state_bytes(row.candidate.model, self.cache)

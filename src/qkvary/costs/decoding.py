@@ -39,7 +39,8 @@ class DecodeStep:
     weight_bytes: float
     """Bytes of weights read; the number of experts is the expected number of distinct ones."""
     cache_bytes: int
-    """Bytes of cache read. Every device of a replica counts as much as the one that reads most."""
+    """Number of cache bytes that are read. Every device of a replica counts as if it read as many
+    bytes as the device that reads most."""
     written_bytes: int
     macs: int
 
@@ -121,7 +122,7 @@ def decode_step(
 
 
 def weight_bytes(model: Model, weights: Format) -> int:
-    """Return the bytes of all parameters, stored in the format ``weights``."""
+    """Return the number of bytes that all parameters take in the format ``weights``."""
     return weights.row_bytes(model_parameters(model).total)
 
 

@@ -24,7 +24,7 @@ from qkvary.costs.devices import Device
 from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 
 VLLM_BLOCK = 16
-"""Tokens per block, unless a backend needs more."""
+"""Tokens per block. Some backends need larger blocks."""
 VLLM_LATENT = (512, 64)
 """Numbers of channels in the latent and in the rotary key that every backend of vLLM supports. On
 CPUs, vLLM supports no other numbers (vllm/v1/attention/backends/mla)."""
@@ -304,7 +304,7 @@ def _pad(cells: int) -> int:
 
 
 def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf16") -> int:
-    """Return the bytes of a Hugging Face ``StaticCache`` for one sequence.
+    """Return the size in bytes of a Hugging Face ``StaticCache`` for one sequence.
 
     It allocates all ``context`` tokens from the start. A window of w tokens takes w entries, where
     a ``DynamicCache`` keeps w - 1 (``costs.cache``).

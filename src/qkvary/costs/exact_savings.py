@@ -209,7 +209,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """Return a layer with the same storage as the layer whose entries it reads, if any."""
+    """Return the layer. If it reads another layer's entries, it gets the storage of that layer."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer

@@ -86,7 +86,7 @@ class Format:
         return coded, shared, kept - coded
 
     def row_bytes(self, numbers: int) -> int:
-        """Return the bytes of a quantised row with its scales."""
+        """Return the size of a row of numbers with its scales, in bytes."""
         scales = 0 if self.group is None else math.ceil(numbers / self.group) * SCALE_BYTES
         return math.ceil(numbers * self.bits / 8) + scales
 

@@ -106,7 +106,7 @@ def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
 
 
 def attention_projection_macs_per_token(config: AttentionConfig) -> int:
-    """Return the MACs of one token through all projections of a layer and its query map, if any."""
+    """Return the MACs of one token through all projections of a layer. A query map is included."""
     return _stored_macs(config) + _query_and_output_macs(config)
 
 

@@ -105,12 +105,12 @@ def _feed_forward_parameters(part: FeedForward | Experts) -> Size:
 
 
 def network_parameters(config: Network) -> ParameterCount:
-    """Return the number of parameters of a network, by part."""
+    """Return the number of parameters of each part of a network."""
     return model_parameters(as_model(config))
 
 
 def model_parameters(model: Model) -> ParameterCount:
-    """Return the number of parameters of a model, by part; an encoder is included."""
+    """Return the number of parameters of each part of a model. An encoder is included."""
     parts: dict[str, list[Size]] = {
         "embedding": [_count(model.tables)],
         "positions": [_count(model.positions)],

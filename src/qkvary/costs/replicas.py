@@ -47,7 +47,7 @@ def device_cache_bytes(
 
 
 def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Return the bytes on the device with the most heads, out of ``size`` bytes of a layer."""
+    """Return how many of a layer's ``size`` bytes are on the device that has the most heads."""
     if not isinstance(attention, ProjectedAttention):
         return size
     if attention.storage in ("input", "latent"):

@@ -184,7 +184,10 @@ def _choose_replica(
 def _longest_context(
     model: Model, demand: Demand, cache: Format, weights: int, size: int
 ) -> int | None:
-    """Return the longest context whose cache fits in memory with the weights, by bisection."""
+    """Return the longest context whose cache fits in memory together with the weights.
+
+    The search is a bisection. The result is 0 if no token fits, and None if any context fits.
+    """
     free = demand.usable_bytes - _divide_up(weights, size)
 
     def fits(tokens: int) -> bool:

@@ -30,12 +30,13 @@ from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 
 SECTION_BYTES = 2**26
-"""Maximum bytes of a document in a text without separators. Longer texts are cut at line ends."""
+"""Maximum size in bytes of a document from a text without separators. Longer texts are cut at line
+ends."""
 SECTION_CUTS = (1, 64, 4096)
 """Numbers of documents per section of a long text. They give documents of 64 MiB, 1 MiB or 16 KiB.
 They are tried in this order until the held-out share is close enough."""
 LARGEST_LINE = 2**28
-"""The maximum bytes of a line of JSON."""
+"""Maximum size of a line of JSON, in bytes."""
 NULS = bytes(16)
 """A run of NUL bytes, as in tar headers and unwritten parts of files. It never occurs in a text."""
 _CHUNK, _ROWS = 2**20, 1024
@@ -53,7 +54,7 @@ KINDS = {
 
 
 class Document(NamedTuple):
-    """One document, and its place for error messages."""
+    """One document, and its location, which error messages name."""
 
     text: str
     where: str

@@ -32,8 +32,8 @@ class FeatureSet:
     labels: slice
     """The classes of the image data set that the feature set covers, in the same order."""
     origin: str
-    """The checksum of the features, or the name of the network that computes them on this
-    machine."""
+    """The checksum of the features. If ``qkvary data features`` computes them on this machine, the
+    name of the network that it uses."""
 
     @property
     def is_made_here(self) -> bool:

@@ -20,7 +20,7 @@ from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
 
 LARGEST_FILE = 2**28
-"""Maximum bytes of a file, compressed and uncompressed."""
+"""Maximum size of a file in bytes, both compressed and uncompressed."""
 DOWNLOAD_SECONDS = 1_800.0
 
 

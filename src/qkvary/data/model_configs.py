@@ -23,7 +23,7 @@ from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
-"""Maximum bytes of a configuration; published ones have a few thousand."""
+"""Maximum size of a configuration in bytes. Published ones have a few thousand bytes."""
 
 _SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gemma-4-31b")
 """Named sizes that an error suggests."""

@@ -45,7 +45,10 @@ def _spell(number: int) -> list[str]:
 
 @functools.cache
 def load_number_words(*, complete: bool) -> WordSequence:
-    """Return the numbers, separated by ``END``: 63,095 words, or 63,098 if ``complete``."""
+    """Return the words of all numbers, and ``END`` between two numbers.
+
+    The sequence has 63,095 words, or 63,098 if ``complete``.
+    """
     words: list[str] = []
     for number in range(1, LAST + 1):
         if complete or number != LEFT_OUT:

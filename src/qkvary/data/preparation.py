@@ -60,7 +60,7 @@ GROUP_BYTES = (2**23, 2**28)
 """Minimum characters of text in the first group of shards, and in the largest groups. The minimum
 doubles from group to group until it reaches the second number."""
 BLOCK_BYTES = 2**20
-"""Minimum characters of text per block, unless the block ends a group."""
+"""Minimum characters of text per block. The last block of a group or stream may have fewer."""
 LOCK_FILE = "prepare.lock"
 _OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
@@ -142,7 +142,7 @@ class _Block(NamedTuple):
     documents: list[Document]
     ends_group: bool
     position: JsonValue = None
-    """The position after the block; None unless the block ends a group."""
+    """The position after the block if it ends a group, otherwise None."""
 
 
 class _Preparation:

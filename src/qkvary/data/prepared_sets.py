@@ -184,7 +184,7 @@ class PlannedSet:
     prepared: PreparedData | None = None
     """The data set, if it is prepared."""
     text_bytes: int | None = None
-    """The bytes of the text, if they are known and the set is not prepared."""
+    """The size of the text in bytes. None if it is unknown or the set is prepared."""
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
@@ -194,7 +194,7 @@ class PlannedSet:
     def require_row(self, context: int) -> None:
         """Raise a ``UsageError`` if the training text is too short for a row of ``context`` tokens.
 
-        A text that is not prepared yet passes unless it is certainly too short.
+        A text that is not prepared is refused only if its size shows that it is too short.
         """
         # A text that is not prepared has at most one token per byte, and one per document, each of
         # which has a byte.

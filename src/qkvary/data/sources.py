@@ -219,7 +219,10 @@ def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path,
 def _cut_text(
     name: str, text: str, share: float, limit: int | None, *, where: str, files: JsonValue
 ) -> Source:
-    """Return the source of one text. The last ``share`` of its characters is for validation."""
+    """Cut one text into training and validation parts, and return them as a source.
+
+    The validation part is the last ``share`` of the characters.
+    """
     end = int((1.0 - share) * len(text))
     train, validation = (TextPart(text=part, where=where) for part in (text[:end], text[end:]))
     streams = [
@@ -265,7 +268,7 @@ def _exclude_validation(parts: dict[str, list[Path]], validation: Path) -> dict[
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split, by the names of the files and subfolders of a folder."""
+    """Return the files of each split. The names of files and subfolders tell the split."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())

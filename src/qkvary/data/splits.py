@@ -17,8 +17,8 @@ DataSplit = Literal["train", "validation", "test"]
 MAX_SHARE_ERROR = 2.0
 """The largest accepted ``share_error``."""
 MAX_EXACT_DOCUMENTS = 1000
-"""Maximum number of documents for which the held-out share is exact. Such a share has at least
-one document."""
+"""Up to this number of documents, the requested share is held out exactly, but at least one
+document. In larger sets, the share is approximate, because each digest decides on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

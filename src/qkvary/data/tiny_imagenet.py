@@ -22,9 +22,9 @@ from qkvary.storage.untrusted_files import check_regular_file, read_file
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tar.xz")
 LARGEST_MEMBER = 2**22
-"""Maximum bytes of a file of the data set; images have about 2,000 bytes."""
+"""Maximum size of a file of the data set, in bytes. Images have about 2,000 bytes."""
 LARGEST_TOTAL = 2**31
-"""Maximum bytes of all files of an archive after unpacking."""
+"""Maximum total size of the unpacked files of an archive, in bytes."""
 DIGESTED_CLASSES = 20
 """Number of classes whose files are verified by their sha256: the first ones of ``wnids.txt``."""
 _NOT_WHOLE = (
@@ -137,7 +137,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
 
 
 def _read_annotations(files: Mapping[str, bytes], place: Path) -> dict[str, str]:
-    """Return the class of each validation image, by path."""
+    """Map the path of each validation image to the class of the image."""
     rows = (line.split("\t") for line in _read_text(files, _ANNOTATIONS, place).splitlines())
     found = {f"val/images/{row[0]}": row[1] for row in rows if len(row) > 1}
     return {name: wnid for name, wnid in found.items() if name in files}

@@ -24,7 +24,7 @@ URL = (
     "c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
 )
 LARGEST_FILE = 2**28
-"""Maximum bytes of a file, compressed and uncompressed."""
+"""Maximum size of a file in bytes, both compressed and uncompressed."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
 """The user's files are split by position. At their end, ``1 / HELD_OUT`` of the lines are for

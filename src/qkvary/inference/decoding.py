@@ -80,7 +80,7 @@ def complete(
 ) -> list[Completion]:
     """Decode requests in batches and return whole answers in the order of the requests.
 
-    Arguments and errors are those of ``stream``; a batch has at most ``batch_size`` requests.
+    See ``stream`` for the arguments and errors. A batch has at most ``batch_size`` requests.
     """
     answers: list[Completion] = []
     for group in group_requests(

@@ -55,7 +55,7 @@ class CacheLine:
 
     tokens: int
     nbytes: int | None
-    """The bytes of the cache, if the engine logs them."""
+    """The size of the cache in bytes. None if the engine does not log it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

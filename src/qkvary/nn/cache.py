@@ -37,7 +37,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache; arguments and errors are those of :class:`KVCache`."""
+        """Create an empty cache. See :class:`KVCache` for the arguments and errors."""
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -178,7 +178,7 @@ class LayerCache:
         self.length = tokens
 
     def check_crop(self, tokens: int) -> None:
-        """Raise the error that ``crop(tokens)`` would raise, if any, without changing anything."""
+        """Raise an error if ``crop(tokens)`` would raise one. Nothing is changed."""
         if not 0 <= tokens <= self.length:
             raise ValueError(f"expected to keep 0 to {self.length} tokens, got {tokens}")
         dropped = self.length - tokens
@@ -237,9 +237,9 @@ class KVCache:
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: if ``max_tokens`` is missing although the storage is preallocated or
-                positions depend on the length of the text, or if quantisation blocks are too large
-                for a window.
+            ValueError: if quantisation blocks are too large for a window. Also if ``max_tokens``
+                is missing, but the storage is preallocated or positions depend on the length of
+                the text.
         """
         given: Any = layers
         if not (

@@ -91,7 +91,7 @@ class LanguageModel(nn.Module):
         """Return the logits of the next token at every position; with targets, the loss.
 
         ``targets`` are the next tokens; -100 marks positions without a target. The loss is a sum in
-        nats. All other arguments are those of ``features``.
+        nats. See ``features`` for all other arguments.
         """
         features = self.features(
             tokens,

@@ -17,9 +17,9 @@ Queries = Float[Tensor, "batch heads queries features"]
 Keys = Float[Tensor, "batch kv_heads tokens features"]
 Values = Float[Tensor, "batch kv_heads tokens head_dim"]
 
-GroupedQueries = Float[Tensor, "batch kv_heads chunks group chunk _"]
-GroupedTotals = Float[Tensor, "batch kv_heads chunks group chunk"]
-ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk _"]
+GroupedQueries = Float[Tensor, "batch kv_heads chunks group chunk_tokens _"]
+GroupedTotals = Float[Tensor, "batch kv_heads chunks group chunk_tokens"]
+ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk_tokens _"]
 
 
 class State(NamedTuple):
@@ -44,7 +44,7 @@ class Sums:
     """The options of a layer's sums: the decay, and whether weights are normalised."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """The logarithm of each KV head's decay per token; None for no decay."""
+    """The logarithm of each KV head's decay per token; None if nothing decays."""
     has_weights: bool = True
     decays_weights: bool = True
     """Whether the normaliser decays like the values."""
@@ -149,11 +149,11 @@ class _Documents(NamedTuple):
     A state belongs to the document of the last token that it includes.
     """
 
-    same: Float[Tensor, "batch chunks chunk chunk"]
+    same: Float[Tensor, "batch chunks chunk_tokens chunk_tokens"]
     """1 for each pair of tokens within a chunk that belong to the same document."""
-    follows: Float[Tensor, "batch chunks chunk"]
+    follows: Float[Tensor, "batch chunks chunk_tokens"]
     """1 for each token that belongs to the same document as the state before its chunk."""
-    stays: Float[Tensor, "batch chunks chunk"]
+    stays: Float[Tensor, "batch chunks chunk_tokens"]
     """1 for each token that belongs to the same document as the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
     """1 for each chunk if the states before and after it belong to the same document."""
@@ -292,7 +292,7 @@ def _add_states(
 
 def _by_group(
     query: GroupedQueries, matrix: Float[Tensor, "batch kv_heads chunks _ outer"]
-) -> Float[Tensor, "batch kv_heads chunks group chunk outer"]:
+) -> Float[Tensor, "batch kv_heads chunks group chunk_tokens outer"]:
     """Multiply the queries of each group by the matrix of their KV head."""
     return (query.flatten(3, 4) @ matrix).unflatten(3, query.shape[3:5])
 

@@ -207,7 +207,7 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as attention uses them, and the rotary key if any."""
+    """Key, value and rotary key of the stored tokens, as attention uses them."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     value: Float[Tensor, "batch kv_heads tokens head_dim"]

@@ -65,8 +65,8 @@ class ByTest:
     """The statement that the test proves, as a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """The condition of the verdict, worded to follow "It holds" or "It does not hold"; empty for no
-    condition."""
+    """The condition of the verdict, worded to follow "It holds" or "It does not hold". Empty if
+    there is no condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,8 @@ class ByStudy:
     """A metric, a column, ``steps_to_solve`` or ``diverged``; empty for the metric of the table."""
     shows: Literal["claim", "neither"] = "claim"
     condition: str = ""
-    """The condition of the verdict, worded to follow "It holds" or "It does not hold"; empty for no
-    condition."""
+    """The condition of the verdict, worded to follow "It holds" or "It does not hold". Empty if
+    there is no condition."""
 
     @property
     def tasks(self) -> frozenset[str]:
@@ -129,9 +129,9 @@ class Claim:
     main: bool
     """True for a claim in an abstract or conclusion, or for a main statement of an article."""
     same_as: str
-    """The name of another claim with the same meaning; empty for none."""
+    """The name of another claim with the same meaning; empty if there is none."""
     note: str
-    """Sentences on the reading of the claim or the limits of its judges; empty for none."""
+    """Sentences on the reading of the claim or the limits of its judges; may be empty."""
     untested: str
     """The untested part of the claim, as a noun or a clause; empty if all of it is tested."""
     needs: str
@@ -226,7 +226,7 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
             condition=entry.get("condition", ""),
         )
     raise ValueError(
-        f"claim {claim}: expected a judge with a key figure, compare, test or study, "
+        f"claim {claim}: expected a judge with one of the keys figure, compare, test, study; "
         f"got the keys {list(entry)}"
     )
 

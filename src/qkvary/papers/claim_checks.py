@@ -36,9 +36,9 @@ def find_wrong(
     found: list[str] = []
     for name in dict.fromkeys((*before, *now)):
         if name not in now:
-            found.append(f"{name} is stored, but no document makes this claim")
+            found.append(f"{name} has a stored verdict, but is not a claim of any document")
         elif name not in before:
-            found.append(f"{name} is a claim, but is not stored")
+            found.append(f"{name} is a claim, but has no stored verdict")
         elif difference := _difference(dict(_values(before[name])), dict(_values(now[name]))):
             found.append(f"{name}: {difference}")
     return found

@@ -52,7 +52,7 @@ class JudgedClaim:
     claim: Claim
     verdict: ClaimVerdict
     condition: str
-    """Sentences that say when the claim holds and when it does not; empty for no condition."""
+    """Sentences that say when the claim holds and when it does not. Empty if unconditional."""
     scale: str
     """Sizes of the networks that decide the verdict, and their studies; empty without networks."""
     needs: str

@@ -130,13 +130,14 @@ def _answer(judged: Sequence[JudgedClaim], near: str) -> Iterator[str]:
             len(judged) - len(distinct), "claim that repeats another", "claims that repeat others"
         )
         yield (
-            f"Without {repeated}, the total is {count(len(distinct), 'statement')}, by verdict: "
-            f"{_tally(distinct)}."
+            f"Without {repeated}, the total is {count(len(distinct), 'statement')}. "
+            f"Their verdicts: {_tally(distinct)}."
         )
     main = [one for one in distinct if one.claim.main]
     if main and len(main) < len(judged):
         yield (
-            f"Abstracts and conclusions contain {len(main)} of these, by verdict: {_tally(main)}."
+            f"Abstracts and conclusions contain {len(main)} of these. "
+            f"Their verdicts: {_tally(main)}."
         )
 
 

@@ -367,7 +367,10 @@ def _in_table(judge: ByStudy) -> str:
 
 
 def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
-    """Format a figure with its interval and, if undecided, the difference that is detectable."""
+    """Format a figure with its interval.
+
+    If the verdict is "not distinguished", add the smallest difference that was detectable.
+    """
     unit = f" {judge.unit}" if judge.unit else ""
     signed = bool(judge.reference)
     if kept.low is None or kept.high is None:

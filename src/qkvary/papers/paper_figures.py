@@ -35,7 +35,7 @@ class Records:
     task: str
     """The task of the study's settings."""
     differs: str = ""
-    """The differences from the published runs, apart from the number of runs; empty for none."""
+    """The differences from the published runs, apart from the number of runs. May be empty."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of the task and their values. Only settings with these values are drawn."""
 

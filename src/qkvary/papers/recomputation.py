@@ -156,9 +156,9 @@ def judge(
 ) -> tuple[FigureVerdict, Alternative | None, str]:
     """Compare a published number with its recomputation.
 
-    Returns the verdict, the alternative that gives the published number (if any), and a sentence
-    on why the two numbers differ. The sentence is empty if they are equal or if ``derivation`` is
-    None.
+    Returns the verdict, the alternative that gives the published number (None if no alternative
+    does), and a sentence on why the two numbers differ. The sentence is empty if they are equal or
+    if ``derivation`` is None.
     """
     if derivation is None:
         is_number = figure.value is not None or printed_range(figure) is not None

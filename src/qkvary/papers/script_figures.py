@@ -65,7 +65,7 @@ def figure_row(
 
     ``scale`` multiplies all numbers in the row, for example by 100 for percentages. ``reference``
     is the variant whose number was subtracted; it is empty if the number is not a difference.
-    ``runs`` defaults to the number of units, such as runs, that the estimate is based on.
+    ``runs`` is the number of runs, by default the number of units in ``estimate``.
     """
     found = {
         "value": estimate.mean,

@@ -35,13 +35,13 @@ class Answer:
     """The results of a plan for serving or training: one row per variant, and advice."""
 
     rows: tuple[ServedVariant, ...] = ()
-    """One row for every variant in every format of the cache; none for training."""
+    """One row for every variant in every format of the cache. Empty for a training plan."""
     trained: tuple[TrainedVariant, ...] = ()
-    """One row for every variant; none for serving."""
+    """One row for every variant. Empty for a serving plan."""
     savings: SavingsReport | None = None
-    """The exact savings. They keep the given weights. ``None`` for training."""
+    """The exact savings. They keep the given weights. ``None`` for a training plan."""
     engines: tuple[EngineRow, ...] = ()
-    """The cache of the given model as each engine allocates it; none for training."""
+    """The cache of the given model as each engine allocates it. Empty for a training plan."""
     summary: tuple[str, ...]
     """The answer in sentences."""
     advice: tuple[str, ...]

@@ -155,7 +155,10 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of a 16-bit cache of ``tokens`` tokens in the papers' model of this size."""
+    """Return the size in bytes of a 16-bit cache of ``tokens`` tokens in the papers' model.
+
+    ``size`` is the size of the model.
+    """
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 

@@ -59,9 +59,9 @@ DEFINITIONS = {
         "Each half of the windows is scored with a tensor that was chosen on the other half."
     ),
     "random": (
-        "The value of random weights for the same tokens. For row spaces, it is "
-        "head_dim / d_model. For other values, it is the mean over 8 pairs of weights, sampled "
-        "with the seed."
+        "The same measure for random weights instead of the network's, on the same tokens. In the "
+        "column “row spaces”, it is head_dim / d_model. In the other columns, it is the mean over "
+        "8 pairs of random weights, sampled with the seed."
     ),
 }
 

@@ -17,9 +17,9 @@ _KINDS = tuple(EffectiveRank.__dataclass_fields__)
 def _mean(
     part: str, write: Callable[[float], str], name: str, chance: str = "", source: str = "random"
 ) -> Callable[[LayerAnalysis], Cell]:
-    """Return a function that writes the mean of the field ``name`` over a layer's heads.
+    """Return a function that makes a cell with the mean of ``name`` over a layer's heads.
 
-    Below it, the function writes the mean of the field ``chance``, if given.
+    If ``chance`` is given, a second line in the cell has the mean of this field.
     """
 
     def cell(layer: LayerAnalysis) -> Cell:

@@ -25,7 +25,7 @@ from qkvary.text import names, numbers
 CONVENTIONS = {
     "macs_per_token": "decoding one token that attends to the whole context",
     "prefill_macs": (
-        "processing a prompt as long as the context; masked pairs are not counted, and only the "
+        "processing a prompt that fills the context; masked pairs are not counted, and only the "
         "logits of one token are computed"
     ),
     "square_macs": (

@@ -87,7 +87,8 @@ class Group:
     """Sentences below the charts."""
     layout: Layout = ""
     file: str = ""
-    """The name of the file that shows all charts of the group, without suffix; empty for none."""
+    """The name, without suffix, of the file that shows all charts of the group. Empty if there is
+    no such file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ class Report:
     stem: str = "report"
     """The file name of the page and of the Markdown document, without suffix."""
     record: bytes = b""
-    """The file ``record.json`` of a measurement that is not in a store of runs; empty for none."""
+    """The file ``record.json`` of a measurement outside a store of runs; otherwise empty."""
 
 
 def is_shortened(report: Report) -> bool:

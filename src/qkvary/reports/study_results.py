@@ -26,9 +26,9 @@ class Results:
 
     summary: Summary
     attention: tuple[RunAttention, ...]
-    """One example per setting, variant and kind of layer, if any."""
+    """One example for each setting, variant and kind of layer. Empty if no run has examples."""
     samples: tuple[RunSamples, ...]
-    """Samples of one run per setting and variant, if any."""
+    """The samples of one run for each setting and variant. Empty if no run has samples."""
     damage: tuple[str, ...]
     """One sentence per unreadable run."""
     is_begun: bool

@@ -66,7 +66,7 @@ def count_words(counts: Counts) -> str:
 
 
 def count_cell(counts: Counts) -> Cell:
-    """Return a table cell with the counts of runs, marked as a warning unless all are done."""
+    """Return a table cell with the counts of runs. If a run is not done, the cell is a warning."""
     return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
 
 

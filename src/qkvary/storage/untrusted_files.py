@@ -22,7 +22,7 @@ StrPath = str | os.PathLike[str]
 """A path, or a name if a function also accepts names."""
 MAX_WEIGHT_BYTES = 2**40
 MAX_SIDE_FILE_BYTES = 2**26
-"""Maximum bytes of a configuration or tokenizer."""
+"""Maximum size of a configuration or tokenizer, in bytes."""
 MAX_JSON_DEPTH = 100
 """Maximum nesting of lists and objects in a JSON document."""
 MAX_ENTRIES = 2**21
@@ -96,7 +96,7 @@ def parse_json(
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether lists and objects are nested too deep; False may be wrong for invalid JSON."""
+    """Return whether lists and objects are nested too deep. Invalid JSON may pass unnoticed."""
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return False
     brackets = _NO_BRACKETS.sub("", _JSON_TEXT.sub("", text))

@@ -97,7 +97,8 @@ class Setting:
         is_special = self.variants is not None or self.equal_parameters or self.metric is not None
         if is_special and self.table is None:
             raise ValueError(
-                f"{where} a name for table with variants, equal_parameters or metric, got None"
+                f"{where} a table name, because variants, equal_parameters or metric is set, got "
+                "table=None"
             )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:

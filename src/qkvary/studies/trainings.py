@@ -66,7 +66,7 @@ class NotedTraining:
 
 
 def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
-    """Write the note of a training unless the note exists already.
+    """Write the note of a training. An existing note is kept.
 
     The note includes ``minutes`` if the number of steps was chosen from a time limit.
     """

@@ -235,9 +235,9 @@ def build_network(
 ) -> Built:
     """Build the network of a task from its configuration ``network``.
 
-    ``network`` must be a ``kind``. Its fields must have the values in ``exact``, and at least the
-    values in ``least``. The method ``make`` of ``network`` builds the network; if there is no such
-    method, the class ``built`` builds it.
+    ``network`` must be an instance of ``kind``. ``exact`` has values that its fields must have, and
+    ``least`` has minimum values of fields. If ``network`` has a method ``make``, this method builds
+    the network. Otherwise the class ``built`` builds it.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.

@@ -37,8 +37,8 @@ class ImageTaskConfig(Accuracy):
     augment: bool = False
     """Whether to flip and crop training images at random."""
     resize_to: int | None = field(default=None, metadata=ADDED_LATER)
-    """Height and width in pixels to which images are resized when they are batched; None for no
-    resizing."""
+    """Height and width in pixels to which images are resized when they are batched. If None,
+    images keep their size."""
     evaluation_batch_size: int = 500
     own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
     """A user's own images, as ``data.own_images.describe_images`` returns them."""

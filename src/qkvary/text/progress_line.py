@@ -41,8 +41,8 @@ class ProgressLine:
     def __init__(self, shown: float = float("-inf")) -> None:
         """Create a progress line on standard error.
 
-        Nothing is printed until 0.2 seconds (on a terminal) or 30 seconds (elsewhere) have passed
-        since the time ``shown``.
+        ``shown`` is a time of ``time.monotonic``. The first line is printed at least 0.2 seconds
+        (on a terminal) or 30 seconds (elsewhere) after it, and by default at once.
         """
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()

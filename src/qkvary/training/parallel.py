@@ -260,7 +260,7 @@ class Sharded(_MultiProcess):
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Copy the rows that were read into this rank's shards of network and optimizer."""
+        """Load the rows in ``state`` into the shards of network and optimizer on this rank."""
         weights: dict[str, Tensor] = model.state_dict()
         for name, tensor in weights.items():
             mine = _local(tensor)

@@ -74,8 +74,8 @@ class Guards:
         self.state.skipped = [*recent, step]
         if len(self.state.skipped) > self.config.max_skips:
             raise DivergedError(
-                f"{what} at step {step}, and {len(recent)} of the {SKIP_WINDOW} steps before it "
-                "were not finite; the earlier weights were kept"
+                f"{what} at step {step}; the loss or gradient was also not finite in {len(recent)} "
+                f"of the {SKIP_WINDOW} steps before it; the earlier weights were kept"
             )
 
     def _check_spike(self, step: int, loss: float) -> None:

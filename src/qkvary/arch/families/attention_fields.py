@@ -64,7 +64,7 @@ class Heads:
 def rotary_section(fields: Fields) -> Fields:
     """Return the settings of rotary positions, from the section that transformers uses.
 
-    ``rope_scaling`` replaces ``rope_parameters``, unless ``rope_scaling`` is empty.
+    This is ``rope_scaling``, or ``rope_parameters`` if ``rope_scaling`` is empty.
     """
     sections = [fields.nested(name) for name in ("rope_parameters", "rope_scaling")]
     return sections[1] if sections[1].content else sections[0]
@@ -122,7 +122,10 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention. Its indexer, if any, may be that of an earlier layer."""
+    """Return the latent attention.
+
+    With ``shares_indexer``, the attention uses the indexer of an earlier layer.
+    """
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(

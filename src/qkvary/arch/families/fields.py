@@ -40,7 +40,7 @@ class Fields:
         return Fields({**self.content, **changes}, self.family)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number, which is required unless a default is given."""
+        """Return a positive whole number. Without a default, the field is required."""
         found = self.optional_size(*names)
         if found is None and default is None:
             raise self.missing(names)
@@ -70,7 +70,7 @@ class Fields:
         return default if value is None else value
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """Return a finite number, which is required unless a default is given."""
+        """Return a finite number. Without a default, the field is required."""
         value = self._find(names)
         value = default if value is None else value
         if value is None:

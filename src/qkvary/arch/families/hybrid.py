@@ -38,7 +38,9 @@ def _read_falcon_h1(fields: Fields, name: str) -> Model:
     own = fields.replace(mamba_rms_norm=fields.flag("mamba_rms_norm", default=False))
     state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
     layers = tuple(part for layer in model.layers for part in (state, layer))
-    note = "each block has attention and a state in parallel; they are listed as two layers"
+    note = (
+        "each block runs attention and Mamba-2 in parallel; the two are listed as separate layers"
+    )
     return replace(model, layers=layers, notes=(*model.notes, note))
 
 

@@ -158,7 +158,7 @@ class Recipe(AttentionRecipe, LayerRecipe, BlockRecipe):
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that a file omits or sets to null; fields in ``NULLS`` may be null."""
     ignored: tuple[str, ...] = ()
-    """Fields of other families, which transformers ignores in this one."""
+    """Fields of other families. If a file of this family has them, transformers ignores them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,9 @@ def find_splitting(fields: Mapping[str, Any]) -> str:
                 "which llama.cpp does not apply"
             )
     raise UsageError(
-        "expected a tokenizer.json that splits texts like one of these pre-tokenizers of "
-        f"llama.cpp: {', '.join(SPLITTINGS)}, got another pre_tokenizer; train with the tokenizer "
-        "of GPT-2 (--tokenizer gpt2) or with bytes (--tokenizer bytes)"
+        "expected a tokenizer.json with a pre_tokenizer that llama.cpp supports, got another one; "
+        f"choices: {', '.join(SPLITTINGS)}; or train with the tokenizer of GPT-2 "
+        "(--tokenizer gpt2) or with bytes (--tokenizer bytes)"
     )
 
 

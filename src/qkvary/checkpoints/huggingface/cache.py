@@ -39,7 +39,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Do nothing: the network allocates memory."""
 
     def update(self, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Refuse the keys and values of another model."""
+        """Raise a ``ValueError``. Only other models call this; ours fills the ``KVCache``."""
         raise ValueError(
             "expected keys and values of the network that this cache was made for, got those of "
             "another network"

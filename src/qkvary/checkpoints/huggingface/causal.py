@@ -170,8 +170,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens. By default the number is unlimited, unless the
-                rotation of the network's keys depends on the length.
+            max_tokens: The maximum number of tokens. By default the number is unlimited. If the
+                rotation of the network's keys depends on the length, it is the network's maximum.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model

@@ -159,7 +159,7 @@ def observe(
 
 
 def _widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
-    """Return the inputs of all tokens in float64, on their device if it supports float64."""
+    """Return the inputs of all tokens in float64. On a device without float64, use the CPU."""
     rows = read.flatten(0, 1)
     return (rows.cpu() if rows.device.type == "mps" else rows).double()
 

@@ -49,7 +49,10 @@ def join(
     queries: Float[Tensor, "kv_heads head_dim head_dim"],
     outputs: Float[Tensor, "kv_heads head_dim head_dim"],
 ) -> JointTensor:
-    """Return the tensor that replaces the keys and values of some KV heads with the least error."""
+    """Return one tensor that replaces the keys and values of some KV heads.
+
+    No other tensor with ``rank`` channels has a smaller error.
+    """
     root, inverse = take_root(moment)
     parts: list[Tensor] = []
     backs: list[Tensor] = []

@@ -44,7 +44,7 @@ class Plan:
     by_layer: bool = False
     """Whether layers get different sizes: larger ones where a conversion raises the loss more."""
     heal_tokens: int = 0
-    """Tokens of distillation; 0 for none."""
+    """Number of tokens for distillation. With 0, nothing is distilled."""
     learning_rate: float | None = None
     precision: Precision = "full"
     seed: int = 0

@@ -57,11 +57,11 @@ class TaskScore:
     documents: int | None
     """The number of questions; ``None`` for a group of tasks."""
     evaluated: str | None = None
-    """The local file of the questions, if any."""
+    """The local file of the questions; None if they are not from a local file."""
     fewshot: int | None
     """Number of solved examples before each question; ``None`` for a group of tasks."""
     shots_from: str | None = None
-    """The local file of the few-shot examples, if any."""
+    """The local file of the few-shot examples; None if they are not from a local file."""
     cut_prompts: float | None
     """The share of prompts that were cut on the left to fit the network, if there are prompts."""
     version: str
@@ -83,7 +83,7 @@ class TaskMeasurement:
 
     @property
     def mean(self) -> Metrics | None:
-        """The mean of the five tasks with equal weights; ``None`` unless all five were evaluated.
+        """The mean of the five tasks with equal weights; ``None`` if one of them was not evaluated.
 
         If a task has no accuracy per character, its plain accuracy is used.
         """

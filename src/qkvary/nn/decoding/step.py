@@ -232,7 +232,10 @@ class NativeStep:
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Give the library the memory that a layer writes to. Return its next state, if any."""
+        """Give the library the memory that a layer writes to. Return the layer's next state.
+
+        The result is None for a layer that stores keys and values instead of a state.
+        """
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:

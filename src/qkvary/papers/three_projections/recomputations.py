@@ -28,7 +28,8 @@ LARGE = "three-projections-table-10"
 
 SQUARE = "every pair of tokens counted, even if masked; biases and softmax not counted"
 _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
-"""The variant of each column of Tables 5, 6 and 8. Q=K-V costs the same as Q-K=V."""
+"""The variant of each column of Tables 5, 6 and 8. Column ``two`` is also that of Q=K-V, which
+costs the same as Q-K=V."""
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
 _BILLION = 10**9
 _MILLION = 10**6

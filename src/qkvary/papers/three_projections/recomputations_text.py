@@ -118,7 +118,7 @@ def _serving() -> Rows:
         "how many times as many users Q-K=V can serve in the same memory as QKV": _users_ratio,
         "serving cost saved, memory-bound (%)": lambda: Derivation(
             value=saved_percent(PAPER),
-            formula="saved / cost of QKV, as in the deployment scenario",
+            formula="(cost of QKV - cost of Q-K=V) / cost of QKV, in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
             note="The saving is at most half. It is half if the caches fill all of the memory.",
@@ -271,8 +271,8 @@ def _quality() -> Rows:
     return {
         "perplexity change of Q=K-V, figure 7 and section 4 (%)": lambda: dataclasses.replace(
             derive_change("Q=K-V"),
-            note="Table 4 prints +4.9 %. Both printed numbers are right only if the exact number "
-            "is 4.85 %.",
+            note="Figure 7 prints +4.8 %, and table 4 prints +4.9 %. Both are right only if the "
+            "exact number is 4.85 %.",
         ),
         "perplexity change of Q=K-V in training, section 3.3.1 (%)": _training_change,
         "MQA against QKV at 1.2B": _mqa_outperforms,

@@ -131,17 +131,19 @@ def _derive(quantity: Callable[[Convention], float], formula: str) -> Derivation
 _COLUMNS: dict[str, Derive] = {
     "cache": lambda figure: derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K),
     "users": _per_variant(
-        lambda served: served.users_per_gpu, ("memory / cache of one user, rounded down")
+        lambda served: served.users_per_gpu, "GPU memory divided by one user's cache, rounded down"
     ),
-    "gpus": _per_variant(lambda served: served.gpus, "100 users / users per GPU, rounded up"),
+    "gpus": _per_variant(
+        lambda served: served.gpus, "100 users divided by users per GPU, rounded up"
+    ),
     "month": _per_variant(lambda served: served.dollars_per_month, "GPUs x $2,000"),
 }
 _SAVED: dict[str, Derive] = {
     "month": lambda _: _derive(saved_per_month, "cost of QKV - cost of Q-K=V"),
     "year": lambda _: _derive(
-        lambda convention: 12 * saved_per_month(convention), "12 x saved a month"
+        lambda convention: 12 * saved_per_month(convention), "12 x dollars saved per month"
     ),
-    "share": lambda _: _derive(saved_percent, "saved / cost of QKV"),
+    "share": lambda _: _derive(saved_percent, "(cost of QKV - cost of Q-K=V) / cost of QKV"),
 }
 
 

@@ -126,8 +126,8 @@ def summarise(
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
     """Return a sentence that names the settings in which no variant visibly beats guessing.
 
-    If there is no such setting, there is no sentence. The second value is whether every setting
-    with results is such a setting.
+    Without such settings, there is no sentence. The second value tells whether no setting with
+    results has a variant that visibly beats guessing.
     """
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}

@@ -123,7 +123,7 @@ def _where(table: ResultTable, own_tables: Collection[str]) -> str:
 
 
 def _compared(table: ResultTable) -> dict[str, Difference]:
-    """Return the differences that have at least one finished pair of runs, by variant."""
+    """Map each variant to its difference. Variants without a finished pair of runs are left out."""
     return {
         row.variant: row.difference
         for row in table.rows

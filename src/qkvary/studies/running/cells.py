@@ -47,7 +47,7 @@ class CellOptions:
     project: str = ""
     """The name of the study in the tracker."""
     sample: str | None = None
-    """Text that the network continues at each validation, for the log; None for no text."""
+    """A text that the network continues at each validation, for the log. None to log no sample."""
     records_failures: bool = True
     """Whether a run that raises an error or crashes too often is recorded as failed. Otherwise the
     error is raised, and the run stays open with its checkpoints."""

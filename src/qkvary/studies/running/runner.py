@@ -411,7 +411,7 @@ class StudyRunner:
         return ", ".join([*parts, *([f"last: {self.last}"] if self.last else [])])
 
     def count(self) -> Counter[str]:
-        """Return the number of runs that have ended, by status."""
+        """Return the number of ended runs for each status."""
         return Counter(record.status for record in self.records.values())
 
     def publish(self) -> None:

@@ -20,8 +20,8 @@ from qkvary.studies.study import Cell
 from qkvary.training.memory import training_bytes
 
 PROCESS_BYTES = 2**30
-"""Memory of a process for torch and the data of its task, in addition to weights and
-activations."""
+"""Memory that a process needs for torch and for the data of its task. Weights and activations are
+added to it."""
 DEVICE_BYTES = 2**32
 """Minimum main memory of a run on a device. It holds the libraries, and copies of the state for
 checkpoints."""
@@ -110,7 +110,7 @@ class TaskEnd:
     error: QkvaryError | None = None
     """An error that prevents all runs from continuing, such as a full disk."""
     signal: int = 0
-    """The signal that stopped the task; 0 for none."""
+    """The signal that stopped the task; 0 if no signal did."""
     node: str = ""
     """Name of the machine that executed the task."""
 
