@@ -57,10 +57,10 @@ def _describe_layers(variant: LayerVariants) -> str:
     return ". ".join(parts)
 
 
-def name_changes(variant: Variant, baseline: Variant) -> str:
-    """Describe how one variant differs from another, such as "K=V with shared heads".
+def name_changes(variant: Variant, baseline: Variant) -> tuple[str, bool]:
+    """Name the changes of sharing, heads and ``+``, such as "K=V with shared heads".
 
-    Returns the label if anything but sharing, heads and ``+`` differs, or if nothing differs.
+    The second value is true if there is a name, and nothing else differs.
     """
     others = {field.name for field in fields(variant)} - {"sharing", "num_kv_heads", "plus"}
     more = any(getattr(variant, name) != getattr(baseline, name) for name in others)
@@ -81,9 +81,8 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
         changes.append("shared heads" if changes else "sharing heads")
     if variant.plus and not baseline.plus:
         changes.append("the position term +")
-    if more or not changes:
-        return format_label(variant)
-    return " with ".join(filter(None, (changes[0], listed(changes[1:]))))
+    name = " with ".join(filter(None, (*changes[:1], listed(changes[1:]))))
+    return name, bool(changes) and not more
 
 
 def name_cached(variant: Variant) -> str:

@@ -67,12 +67,12 @@ def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
 
 
 def test_what_is_not_decided_comes_last_with_both_ends() -> None:
-    labels = ("QKV", "Q=K-V", *(f"QKV@t{number}.0" for number in range(2, 10)))
+    labels = ("QKV", "Q=K-V", *(f"Q=K-V@t{number}.0" for number in range(2, 10)))
     levels = {label: {"QKV": 0.5, "Q=K-V": 0.7}.get(label, 0.505) for label in labels}
     summary = study_of(levels, metric="test_accuracy", variants=labels)
     gains, said = summary.headline
-    assert gains == "Q=K is better by 0.20 of test accuracy."
-    assert said.startswith("Not decided: QKV@t")
+    assert gains == "Q=K-V is better by 0.20 of test accuracy."
+    assert said.startswith("Not decided: Q=K-V@t")
     named = re.findall(r"from (\S+?)(?: of test accuracy)? better to (\S+) worse", said)
     assert len(named) == 6
     assert re.search(r" and 2 others \(from \S+ better to \S+ worse\)\.$", said)

@@ -203,7 +203,8 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
 
 _Group = tuple[str, Sequence[Difference]]
 """A change to the baseline in words, and the differences of all variants that make this change. A
-variant is described by its label if its change has no name, or if verdicts on the change differ."""
+variant is described by its label if its change has no name, if another variant of the table makes
+the same change and others, or if verdicts on the change differ."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
@@ -211,9 +212,12 @@ def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
 
     Returns the groups of each verdict.
     """
+    changes = {row.variant: _changes(row.variant, baseline) for row in table.rows}
+    ambiguous = {name for name, is_whole in changes.values() if not is_whole}
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
-        words.setdefault(_words(variant, baseline), {})[variant] = gap
+        name, _ = changes[variant]
+        words.setdefault(variant if name in ambiguous else name, {})[variant] = gap
     groups = defaultdict[str, list[_Group]](list)
     for name, members in words.items():
         verdicts = {gap.verdict for gap in members.values()}
@@ -225,11 +229,12 @@ def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
     return groups
 
 
-def _words(label: str, baseline: str) -> str:
+def _changes(label: str, baseline: str) -> tuple[str, bool]:
+    """Return the changes that have names, and whether they are all."""
     try:
         return name_changes(parse_variant(label), parse_variant(baseline))
     except ValueError:
-        return label
+        return "", False
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
