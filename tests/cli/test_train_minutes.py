@@ -56,4 +56,4 @@ def test_the_same_command_keeps_its_steps(
         ]
         runs.append(steps)
     # A thousandth of a minute is 6 steps of 10 ms, or 12 of 5 ms.
-    assert runs == [[6], [6], [6], [6, 6, 6], [6, 6, 6, 12], [6, 6, 6, 12, 12]]
+    assert runs == [[6], [6], [6], [6, 6, 6], [6, 6, 6, 12], [6, 6, 6, 12, 6]]

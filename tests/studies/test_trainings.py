@@ -13,7 +13,7 @@ from qkvary.storage.journal import Journal
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.studies.training_study import TrainingOptions, training_study
-from qkvary.studies.trainings import NOTES, find_training, list_trainings, note_training, page_name
+from qkvary.studies.trainings import NOTES, find_group, find_training, list_trainings, note_training
 from qkvary.training.presets import find_preset
 from tests.data.small_sets import empty_set
 from tests.studies.toy_study import claim_cell
@@ -51,13 +51,11 @@ def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
     store, study = Store(tmp_path), plan("QKV", "Q-K=V", seeds=(3, 5))
     note_training(store, study, "qkvary train lm-10m")
     found = find_training(store, NAME)
-    assert found.study == study
-    assert found.commands == ("qkvary train lm-10m",)
+    assert (found.study, found.commands) == (study, ("qkvary train lm-10m",))
     (path,) = (tmp_path / NOTES).iterdir()
     before = path.read_bytes()
     note_training(store, study, "qkvary train lm-10m --sample x")
-    assert [path.read_bytes()] == [one.read_bytes() for one in (tmp_path / NOTES).iterdir()]
-    assert path.read_bytes() == before
+    assert [one.read_bytes() for one in (tmp_path / NOTES).iterdir()] == [before]
 
 
 @pytest.mark.parametrize("first", ["QKV", "I-K-V"])
@@ -102,13 +100,14 @@ def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Pat
     (_, second) = list_trainings(store)
     # One that was refused before its first step has no page.
     begin(store, younger)
-    assert page_name(store, younger) == NAME
+    assert find_group(store, younger).page_name == NAME
     begin(store, older)
-    assert (page_name(store, older), page_name(store, younger)) == (NAME, second.notes[0])
+    assert find_group(store, older).page_name == NAME
     # More seeds of a training are on its page.
     more = replace(younger, seeds=(0, 5))
     note_on(store, more, 3)
-    assert page_name(store, more) == page_name(store, younger) == second.notes[0]
+    assert find_group(store, more) == find_group(store, younger)
+    assert find_group(store, more).page_name == second.notes[0]
 
 
 def test_no_training(tmp_path: Path) -> None:

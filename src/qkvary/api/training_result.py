@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
+from qkvary.reports.report import Report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.reports.training import training_report
 from qkvary.storage.durable import is_writable
@@ -20,10 +20,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import page_name
-
-if TYPE_CHECKING:
-    from qkvary.reports.report import Report
+from qkvary.studies.trainings import find_group
 
 TEXT_TOKENS = 256
 TRIES = 8
@@ -48,7 +45,7 @@ class TrainingResult(Result[Summary | None]):
 
 
 def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
-    """Read the runs of a training from the store, write their report, and return the result."""
+    """Return the result of a command, with its runs from the store. Write their group's page."""
     results = gather_results(study, store, (command,))
     report = report_training(study, store, results)
     ends = {run.state for run in results.summary.runs}
@@ -67,12 +64,19 @@ def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
         networks=networks,
         exit_code=5 if "diverged" in ends else 1 if "failed" in ends else 0,
         # A store that is read-only can still be shown.
-        files=write_report(report, report_folder(page_name(store, study), store.path))
-        if is_writable(store.path)
-        else (),
+        files=_write_page(study, store, report) if is_writable(store.path) else (),
         closing=tuple(closing),
         notices=results.damage,
     )
+
+
+def _write_page(study: Study, store: Store, report: Report) -> tuple[Path, ...]:
+    """Write the page of the group that a study belongs to. ``report`` is that of the study."""
+    group = find_group(store, study)
+    if group.study != study:
+        results = gather_results(group.study, store, group.commands)
+        report = report_training(group.study, store, results)
+    return write_report(report, report_folder(group.page_name, store.path))
 
 
 def report_training(study: Study, store: Store, results: Results) -> Report:

@@ -82,16 +82,15 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the number of steps that an earlier training chose for the same ``minutes``.
+    """Return the number of steps that the study's group chose for the same ``minutes``.
 
-    The earlier training must share a variant with the study. Returns None if there is no such
-    training.
+    Returns None if the study begins a group.
     """
     for training in list_trainings(store):
         if minutes in training.minutes:
             noted, run = training.study, training.study.cells()[0].run
             study = study_of(run.training.steps).with_execution_settings(run.execution_settings)
-            if {*noted.labels} & {*study.labels} and _join_studies(noted, study) is not None:
+            if _join_studies(noted, study) is not None:
                 return run.training.steps
     return None
 
@@ -130,11 +129,11 @@ def find_training(store: Store, name: str) -> NotedTraining:
     )
 
 
-def page_name(store: Store, study: Study) -> str:
-    """Return the name of the report page of the training that requested all runs of a study."""
+def find_group(store: Store, study: Study) -> NotedTraining:
+    """Return the training that requested all runs of a study."""
     trainings = list_trainings(store)
     own = next(one for one in trainings if _keys(study) <= _keys(one.study))
-    return _with_namesakes(store, own, trainings).page_name
+    return _with_namesakes(store, own, trainings)
 
 
 def _with_namesakes(
