@@ -33,7 +33,7 @@ def test_the_command_finds_what_python_trained(
     assert format_label(qk.load(path).network.config.variant) == "Q-K=V@rotary"
     assert result.value is not None
     assert [run.state for run in result.value.runs] == ["done"]
-    assert "test loss" in str(result)
+    assert "final validation loss" in str(result)
     assert result.save(places / "page.html")[0].is_file()
     (training,) = list_trainings(Store(places / "runs"))
     assert training.commands[0] == (

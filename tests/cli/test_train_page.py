@@ -37,11 +37,11 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
             assert numbers.real(figure, 4) in text
         assert "ifferences to" not in text
     # Three losses, each with one name, which the page defines.
-    for defined in ("Test loss is measured", "Validation loss is the", "Training loss is the mean"):
+    for defined in ("Final validation loss is", "Validation loss is", "Training loss is the"):
         assert defined in markdown
     assert '<div class="picture">' in opening
     assert markdown.index("## What the network writes") < markdown.index("## Scores")
-    for absent in ("## Results", "## Quality and cost", "## Published figures"):
+    for absent in ("## Results", "## Quality and cost", "## Published figures", "est loss"):
         assert absent not in markdown
     (text,) = found["texts"].values()
     assert text.strip()
@@ -54,10 +54,12 @@ def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typ
     opening, markdown = page(places)
     for text in (markdown, printed):
         for name in ("QKV", "Q-K=V"):
-            assert f"{name} ended with a test loss of " in text
+            assert f"{name} ended with a final validation loss of " in text
     assert "(the mean of 2 seeds)" in opening
     assert "the paired difference from QKV" in markdown
     assert markdown.index("## What the network writes") < markdown.index("## Results")
+    assert "runs 1/1" in typed(*command(places, "--variant", "MQA"))
+    assert "| runs | 5/6; 1 missing |" in page(places)[1]
 
 
 def test_without_a_finished_run_there_is_no_loss(places: Path, typed: Typed) -> None:

@@ -25,6 +25,9 @@ def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
     assert fold in section(report, "results").blocks
     assert report.picture is not None
     assert report.picture.file == "answer"
+    assert " of the seeds, and the grey line is the mean of QKV." in section(report, "curves").lead
+    alone = section(study_report(make_summary(("Q-K=V@rotary",), 2)), "curves")
+    assert ("grey" in alone.lead, "Q-K=V@rotary" in repr(alone.blocks)) == (False, True)
     page = render_page(report)
     assert page.index('class="picture"') < page.index("<aside") < page.index("<nav")
     assert 'http-equiv="refresh"' not in page

@@ -207,6 +207,8 @@ def _curves(summary: Summary) -> Section:
                     file=f"curves-{index:02d}-{names.slug(setting)}-{names.slug(headline)}",
                 )
             )
+    drawn = {curve.variant for curves in by_setting.values() for curve in curves}
+    behind = f", and the grey line is the mean of {names.clip(summary.baseline)}"
     solves = any(run.steps_to_solve is not None for run in summary.runs)
     solving = (
         " If a run stops because it has solved the task, its last value counts for all later steps."
@@ -215,9 +217,8 @@ def _curves(summary: Summary) -> Section:
         key="curves",
         title="Learning curves",
         lead="There is one panel for each variant, and all panels of a task have the same scale. "
-        "The line is the mean over seeds, the band reaches from the smallest to the largest value "
-        "of the seeds, and the grey line is the "
-        f"mean of {names.clip(summary.baseline)}.{solving if solves else ''}",
+        "The line is the mean over seeds. The band reaches from the smallest to the largest value "
+        f"of the seeds{behind if drawn > {summary.baseline} else ''}.{solving if solves else ''}",
         blocks=tuple(blocks),
     )
 
@@ -314,13 +315,13 @@ def moment(stamp: str) -> str:
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
     """Return a summary with shorter labels, and the ending that was removed from all labels.
 
-    If all variants are rotary, ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text, and the second
-    value is ``rotary``. If the labels share no ending, the second value is empty, and the summary
-    is unchanged.
+    If all of several variants are rotary, ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text, and the
+    second value is ``rotary``. If the labels share no ending, the second value is empty, and the
+    summary is unchanged.
     """
     blocks = {one for label in summary.variants for one in block_labels(label)}
     endings = {label.partition("@")[2] for label in blocks}
-    if len(endings) > 1 or endings <= {""}:
+    if len(summary.variants) == 1 or len(endings) > 1 or endings <= {""}:
         return summary, ""
     ending = endings.pop()
     return _replace(summary, f"@{ending}"), ending

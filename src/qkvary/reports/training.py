@@ -12,12 +12,12 @@ from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
 from qkvary.reports.run_tables import PRECISE
 from qkvary.reports.study import drop_shared_terms, study_report
 from qkvary.reports.tables import label, number, pick, tabulate, word
-from qkvary.studies.results.summary import Summary
+from qkvary.studies.results.summary import Summary, metric_title
 from qkvary.text import names, numbers
 
 COMPARING = ("results", "frontiers", "solving", "published")
 """The sections of a study's report that make sense only for several variants."""
-_COUNTS = ("variants", "all variants have", "tasks")
+_COUNTS = ("variants", "tasks")
 """Facts of a study's report that are left out if there is only one variant."""
 _PICTURE_SIZE = (560.0, 320.0)
 _PADDED = ("test_paper_loss", "test_real_share")
@@ -28,7 +28,6 @@ _SPEEDS = (
     ("utilization", "share of matmul speed", numbers.percent),
 )
 _SCORES = (
-    ("test_loss", "test loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
     ("test_bits_per_byte", "bits", "per byte"),
     ("test_document_loss", "one document per row", "nats per token"),
@@ -48,7 +47,7 @@ def training_report(
     """
     study = study_report(summary, attention)
     compares = len(summary.variants) > 1
-    shown, shared = drop_shared_terms(summary) if compares else (summary, "")
+    shown, shared = drop_shared_terms(summary)
     learnt = tuple(_describe(shown, variant) for variant in shown.variants)
     texts = {title.removesuffix(f"@{shared}"): text for title, text in texts.items()}
     # The description is the lead of the whole report.
@@ -86,13 +85,20 @@ def _describe(summary: Summary, variant: str) -> str:
         per_byte = f", or {numbers.real(math.fsum(bits) / len(bits), 4)} bits per byte"
     seeds = f" (the mean of {len(losses)} seeds)" if len(losses) > 1 else ""
     return (
-        f"{variant} ended with a test loss of {numbers.real(loss, 4)} nats per token: "
+        f"{variant} ended with a {_loss(summary)} of {numbers.real(loss, 4)} nats per token: "
         f"a perplexity of {numbers.real(math.exp(loss), 4)}{per_byte}{seeds}."
     )
 
 
+def _loss(summary: Summary) -> str:
+    """Return the name of the loss at the end."""
+    return metric_title("test_loss", is_tested=all(run.is_tested for run in summary.runs))
+
+
 def _scores(summary: Summary) -> Section:
     is_padded = any(dict(run.metrics).get("test_real_share", 1.0) != 1.0 for run in summary.runs)
+    loss = _loss(summary)
+    split = loss.split()[-2]
     measured = {name for run in summary.runs for name, _ in run.timing}
     rows = [
         {
@@ -108,6 +114,7 @@ def _scores(summary: Summary) -> Section:
         rows,
         label("variant"),
         number("seed"),
+        number("test_loss", loss, PRECISE, below="nats per token"),
         *(
             number(key, title, PRECISE, below=unit)
             for key, title, unit in _SCORES
@@ -121,12 +128,12 @@ def _scores(summary: Summary) -> Section:
     return Section(
         key="scores",
         title="Scores",
-        lead="Test loss is measured at the end on the whole test split, or on the validation split "
-        "if there is no test split. Validation loss is the last value measured during training, on "
-        "the part of the validation split that is scored during training. Training loss is the "
-        "mean over the last steps. Perplexity is the exponential of the test loss: the network is "
-        "as uncertain as if it had to choose among that number of equally likely tokens. Bits per "
-        "byte can be compared between networks with different tokenizers.",
+        lead=f"{loss.capitalize()} is measured at the end on the {split} split. Validation loss is "
+        "the last value measured during training, on the part of the validation split that is "
+        "scored during training. Training loss is the mean over the last steps. Perplexity is the "
+        f"exponential of the {loss}: the network is as uncertain as if it had to choose among that "
+        "number of equally likely tokens. Bits per byte can be compared between networks with "
+        "different tokenizers.",
         blocks=(table,),
         brief=True,
     )
