@@ -30,7 +30,7 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     assert page.is_file()
     assert str(page) in shown
     written = {path.suffix for path in page.parent.rglob("*.*")}
-    assert written == {".html", ".md", ".csv", ".svg", ".png", ".pdf", ".sha256"}
+    assert written == {".html", ".md", ".csv", ".svg", ".png", ".pdf"}
     *_, network, following = shown.strip().splitlines()
     answer = typed("generate", network.partition(": ")[2], "the quick", "--tokens", "5")
     assert answer.startswith("the quick")

@@ -1,7 +1,6 @@
 """Writes the files of a report, each atomically."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -11,9 +10,9 @@ from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
-from qkvary.storage.durable import check_folder, make_directory, remove_file, write_output
+from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath, read_file, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
 """The format of a single file, by its suffix."""
@@ -29,8 +28,7 @@ def write_report(
     Args:
         report: The report.
         target: A folder or a file. A folder gets the page and the folders ``tables`` and
-            ``figures``; tables and figures of an earlier page are removed. A file gets the format
-            of its suffix, which must be in ``ENDINGS``.
+            ``figures``. A file gets the format of its suffix, which must be in ``ENDINGS``.
         formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:
@@ -49,38 +47,7 @@ def write_report(
     for path, data in files.items():
         make_directory(path.absolute().parent)
         write_output(path, data)
-    if not single:
-        _remove_outdated(target, report.stem, made, wanted)
     return tuple(files)
-
-
-def _remove_outdated(
-    target: Path, stem: str, files: Mapping[str, bytes], formats: Sequence[ReportFormat]
-) -> None:
-    """Remove the tables and figures of an earlier page that the new one lacks; list the new ones.
-
-    The list is in the format of ``sha256sum``. Files that it does not name, or that were changed,
-    are kept.
-    """
-    path = target / f".{stem}.sha256"
-    lines = read_file(path).decode(errors="replace").splitlines() if path.exists() else []
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    sums = {name: _digest(data) for name, data in files.items() if "/" in name}
-    for old in (*target.glob("tables/*"), *target.glob("figures/*")):
-        name = f"{old.parent.name}/{old.name}"
-        is_listed = name in listed and name not in files and old.is_file()
-        if is_listed and _digest(read_file(old)) == listed[name]:
-            if old.suffix[1:] in formats:
-                remove_file(old)
-            else:
-                sums[name] = listed[name]
-    if listed or sums:
-        lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
-        write_output(path, "".join(lines).encode())
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, bytes]:
