@@ -137,13 +137,10 @@ AnyModel = Annotated[
 ]
 Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
 """One variant or several, each given as a value or by its label."""
-Variants = Annotated[
-    Labels,
-    Parameter(name=("--variant", "--variants"), consume_multiple=(1, None)),
-]
+Variants = Annotated[Labels, Parameter(name=("--variant", "--variants"))]
 """The variants that a verb compares."""
 Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
-Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
+Texts = tuple[Path, ...]
 """Files or folders of texts."""
 AnyStudy = Union[StrPath, "Study"]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
