@@ -231,6 +231,8 @@ def test_the_page_of_a_training_can_be_made_again(places: Path, typed: Typed) ->
     assert summary["counts"]["planned"] == 2
     counts = typed.json("status", name, *runs)["runs"]
     assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
+    assert "2 of 4 runs in " in typed("pack", name, places / "packed.jsonl.xz", *runs)
+    assert f"got 'x'; choices: {name}, ablations-quick, " in typed.error("report", "x", *runs)
 
 
 def test_a_training_that_is_not_done_has_a_page(places: Path, typed: Typed) -> None:

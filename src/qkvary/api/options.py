@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -137,13 +138,10 @@ AnyModel = Annotated[
 ]
 Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
 """One variant or several, each given as a value or by its label."""
-Variants = Annotated[
-    Labels,
-    Parameter(name=("--variant", "--variants"), consume_multiple=(1, None)),
-]
+Variants = Annotated[Labels, Parameter(name=("--variant", "--variants"))]
 """The variants that a verb compares."""
 Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
-Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
+Texts = tuple[Path, ...]
 """Files or folders of texts."""
 AnyStudy = Union[StrPath, "Study"]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
@@ -278,12 +276,18 @@ def write_call(verb: str, first: str, options: object, **given: object) -> str:
     return f"qk.{verb}({', '.join([first, *words])})"
 
 
-def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return the requested part of a study. ``given`` is the study, or its name or path."""
+def choose_study(
+    given: AnyStudy, part: Part = PART, others: Callable[[], Iterable[str]] = tuple
+) -> "Study":
+    """Return the requested part of a study. ``given`` is the study, or its name or path.
+
+    The error for an unknown name lists the names that ``others`` returns too.
+    """
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 
-    study = given.pinned() if isinstance(given, Study) else load_study(given, part.protocol)
+    is_study = isinstance(given, Study)
+    study = given.pinned() if is_study else load_study(given, part.protocol, others)
     device, dtype = part.device or study.device, part.dtype or study.dtype
     check_device(device)
     if part.tasks or part.settings or part.variants:
@@ -300,11 +304,11 @@ def choose_runs(
     The second value is None for other studies. The study of a training, which ``qkvary train``
     makes, consists of the runs of the training.
     """
+    from qkvary.studies.trainings import find_training, training_names
+
     # A training has a name such as ``train lm on x.py``, and a note such as ``train-lm-on-x-py``.
     is_note = str(name).startswith("train-") and not re.search(r"/|\.py$", str(name))
     if not isinstance(name, str) or not (name.startswith("train ") or is_note):
-        return choose_study(name, part), None
-    from qkvary.studies.trainings import find_training
-
+        return choose_study(name, part, partial(training_names, store)), None
     training = find_training(store, name)
     return choose_study(training.study, part), training

@@ -1,9 +1,9 @@
-"""Write the finished runs of a study into one file, to keep or to take elsewhere."""
+"""Write the finished runs of a study or training into one file, to keep or to take elsewhere."""
 
 from pathlib import Path
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import PART, AnyStudy, Part, choose_study
+from qkvary.api.options import PART, AnyStudy, Part, choose_runs
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.durable import check_file, make_directory
@@ -22,13 +22,13 @@ def pack(
     without: tuple[Extra, ...] = (),
     out: Path = RUNS,
 ) -> Result[int]:
-    """Write the finished runs of a study into one file, to keep or to take elsewhere.
+    """Write the finished runs of a study or training into one file, to keep or to take elsewhere.
 
     ``unpack`` adds the runs to another folder of runs. Trained networks are left out.
 
     Args:
-        study: A study by its name, or a Python file with a STUDY by its path. In Python also a
-            ``qk.Study``.
+        study: A study by its name, a Python file with a STUDY by its path, or a training: 'train
+            lm-10m on mine'. In Python also a ``qk.Study``.
         file: The file to write, such as runs.jsonl.xz.
         part: The part of the study.
         without: Leave out attention maps (most of the bytes) or samples.
@@ -40,7 +40,8 @@ def pack(
     from qkvary.reports.study_results import gather_results
 
     check_file(file)
-    chosen, store = choose_study(study, part), Store(out)
+    store = Store(out)
+    chosen, _ = choose_runs(store, study, part)
     keys = tuple(chosen.runs())
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")

@@ -14,8 +14,9 @@ from qkvary.text.names import count
 def unpack(file: Path, *, out: Path = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 
-    Runs that are already in the folder are not replaced. ``study`` then trains the missing runs,
-    and ``report`` writes the report.
+    Runs that are already in the folder are not replaced; they get the attention maps and samples
+    that they lack. ``study`` then trains the missing runs, and ``report`` writes the report. For a
+    training, the same ``train`` command does both.
 
     Args:
         file: A file that ``pack`` wrote.
@@ -24,8 +25,9 @@ def unpack(file: Path, *, out: Path = RUNS) -> Result[int]:
     Raises:
         DamagedError: if the file is damaged.
     """
-    added, present = unpack_runs(file, Store(out))
+    added, present, completed = unpack_runs(file, Store(out))
     there = f"; {present} were there already" if present else ""
-    line = f"{count(added, 'run')} added to {out}{there}"
-    document = {"added": added, "present": present}
+    extras = f"; maps or samples added to {completed} of them" if completed else ""
+    line = f"{count(added, 'run')} added to {out}{there}{extras}"
+    document = {"added": added, "present": present, "completed": completed}
     return Result(added, say_in_lines("unpacked runs", document, line))

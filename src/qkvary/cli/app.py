@@ -71,8 +71,11 @@ MOST_FILES = 3
 """Maximum number of file names that are printed; the other files are counted."""
 
 
-def build_app() -> App:
-    """Return the app with every command registered but none imported."""
+def build_app(*, takes_several: bool = True) -> App:
+    """Return the app with every command registered but none imported.
+
+    An option that can be repeated takes all values that follow it, or one if not ``takes_several``.
+    """
     app = App(
         name="qkvary",
         help=HELP,
@@ -82,7 +85,9 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         # A flag has no --no-NAME form unless it declares one.
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(
+            negative=(), consume_multiple=(1, None) if takes_several else False
+        ),
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )

@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -42,11 +42,14 @@ def _definitions() -> Mapping[str, str]:
     }
 
 
-def load_study(name: StrPath, protocol: str | None = None) -> Study:
+def load_study(
+    name: StrPath, protocol: str | None = None, others: Callable[[], Iterable[str]] = tuple
+) -> Study:
     """Return a built-in study by name, or a user's study by the path of its file.
 
     If a task needs a fingerprint of its data and states none, the fingerprint is computed from the
-    data on this machine.
+    data on this machine. ``others`` returns further names that the caller accepts; the error for an
+    unknown name lists them first.
     """
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
@@ -62,7 +65,7 @@ def load_study(name: StrPath, protocol: str | None = None) -> Study:
                 return _take_study(module, base, rest)
     raise UsageError(
         f"expected a study or the path of its Python file, got {name!r}; "
-        f"{suggest(name, study_names())}"
+        f"{suggest(name, (*others(), *study_names()))}"
     )
 
 

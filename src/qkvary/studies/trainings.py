@@ -114,6 +114,11 @@ def list_trainings(store: Store) -> tuple[NotedTraining, ...]:
     return tuple(trainings)
 
 
+def training_names(store: Store) -> tuple[str, ...]:
+    """Return the names of the trainings in a store, the oldest first."""
+    return tuple(dict.fromkeys(one.study.name for one in list_trainings(store)))
+
+
 def find_training(store: Store, name: str) -> NotedTraining:
     """Return the training whose note has this name, or the newest one whose study has it."""
     trainings = list_trainings(store)
@@ -122,7 +127,7 @@ def find_training(store: Store, name: str) -> NotedTraining:
     found = [one for one in named if _has_begun(store, one)] or named
     if found:
         return _with_namesakes(store, found[-1], trainings)
-    known = ", ".join(dict.fromkeys(repr(one.study.name) for one in trainings))
+    known = ", ".join(map(repr, training_names(store)))
     raise UsageError(
         f"expected a training in the store {store.path}, got {name!r}; "
         + (f"choices: {known}" if known else "the store has no trainings: run `qkvary train` first")

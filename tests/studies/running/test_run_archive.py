@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.storage.errors import BusyError, DamagedError
 from qkvary.storage.journal import Journal, from_line, to_line
-from qkvary.studies.running.run_archive import Extra, pack_runs, unpack_runs
+from qkvary.studies.running.run_archive import EXTRAS, Extra, pack_runs, unpack_runs
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import claim_cell, toy_study
 from tests.studies.toy_worker import finished
@@ -55,7 +55,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    assert unpack_runs(packed, other) == (len(KEYS) - 1, 0)
+    assert unpack_runs(packed, other) == (len(KEYS) - 1, 0, 0)
     assert contents(other, KEYS[0]) == contents(store, KEYS[0])
     assert set(other.keys()) == set(KEYS[:-1]), "an unfinished run is left out"
     for key in KEYS[:-1]:
@@ -79,11 +79,19 @@ def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without:
     }
     assert [name for name, data in kept.items() if data is None] == [without]
     assert other.record(KEYS[0]) == store.record(KEYS[0])
+    another = replace(finished(CELLS[0], "f" * 64), attention=b"maps", samples=b"samples")
+    assert not other.complete(another), "the record is another one"
+    pack_runs(store, KEYS, path, shown=KEYS[:1])
+    assert unpack_runs(path, other) == (0, len(KEYS) - 1, 1), "a fuller file adds what is missing"
+    assert other.find_damage(KEYS[0]) is None
+    assert [other.file(KEYS[0], name) for name in EXTRAS] == [
+        store.file(KEYS[0], name) for name in EXTRAS
+    ]
 
 
 def test_what_is_there_stays(store: Store, packed: Path) -> None:
     before = [contents(store, key) for key in KEYS[:-1]]
-    assert unpack_runs(packed, store) == (0, len(KEYS) - 1)
+    assert unpack_runs(packed, store) == (0, len(KEYS) - 1, 0)
     assert [contents(store, key) for key in KEYS[:-1]] == before
 
 
@@ -96,7 +104,7 @@ def test_a_stopped_run_is_replaced_by_the_finished_one(packed: Path, tmp_path: P
     with pytest.raises(BusyError):
         unpack_runs(packed, other)
     claim.release()
-    assert unpack_runs(packed, other) == (len(KEYS) - 1, 0)
+    assert unpack_runs(packed, other) == (len(KEYS) - 1, 0, 0)
     assert not (claim.directory / "checkpoints").exists()
     assert len(other.log_events(KEYS[0])) == 3
 

@@ -78,23 +78,26 @@ def _pack_run(store: Store, key: str, extras: Collection[Extra]) -> bytes:
     )
 
 
-def unpack_runs(path: Path, store: Store) -> tuple[int, int]:
+def unpack_runs(path: Path, store: Store) -> tuple[int, int, int]:
     """Add the runs in a file to a store; nothing in the store is replaced.
 
-    If the file is damaged or cut, the runs before the damage are added.
+    A run that the store has already gets the maps and samples that it lacks. If the file is damaged
+    or cut, the runs before the damage are added.
 
     Returns:
-        The number of added runs, and the number of runs that the store had already.
+        The number of added runs, the number of runs that the store had already, and the number of
+        these that got maps or samples.
     """
-    added = present = 0
+    added = present = completed = 0
     try:
         for run in read_runs(read_file(path), str(path)):
             is_new = _add_run(run, store)
             added, present = added + is_new, present + (not is_new)
+            completed += not is_new and store.complete(run)
     except DamagedError as error:
         before = count(added, "run")
         raise DamagedError(f"{error}; before this error, {before} went into {store.path}") from None
-    return added, present
+    return added, present, completed
 
 
 def _add_run(run: FinishedRun, store: Store) -> bool:

@@ -20,7 +20,7 @@ use one store at once. Torch-free.
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -47,6 +47,7 @@ from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import (
     CHECKPOINTS_NAME,
     MANIFEST_NAME,
+    FileEntry,
     Manifest,
     describe,
     read_manifest,
@@ -201,6 +202,27 @@ class Store:
             lock.release()
             raise
 
+    def complete(self, result: "RunResult") -> bool:
+        """Add the maps and samples that a finished run lacks; return whether any was added.
+
+        Nothing is added if the record in the store differs from that of ``result``.
+        """
+        directory = self.directory(result.record.run_key)
+        lock = OwnerLock(directory / LOCK_NAME)
+        try:
+            manifest = read_manifest(directory)
+            is_same = manifest.files[RECORD_NAME] == FileEntry.of(to_json(result.record))
+            extras = result.extras if is_same else {}
+            added = {name: data for name, data in extras.items() if name not in manifest.files}
+            for name, data in added.items():
+                atomic_write_file(directory / name, data)
+            if added:
+                whole = replace(manifest, files={**manifest.files, **describe(added).files})
+                atomic_write_file(directory / MANIFEST_NAME, whole.to_json())
+        finally:
+            lock.release()
+        return bool(added)
+
     def check(self, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
         """Return the record of a finished run, or None, and descriptions of damage.
 
@@ -323,6 +345,12 @@ class RunResult:
     attention: bytes | None = None
     samples: bytes | None = None
 
+    @property
+    def extras(self) -> dict[str, bytes]:
+        """The attention maps and samples, by the names of their files."""
+        found = {ATTENTION_NAME: self.attention, SAMPLES_NAME: self.samples}
+        return {name: data for name, data in found.items() if data is not None}
+
 
 @dataclass(slots=True)
 class Claim:
@@ -362,11 +390,9 @@ class Claim:
         files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
-        extras = ((ATTENTION_NAME, result.attention), (SAMPLES_NAME, result.samples))
-        for name, data in extras:
-            if data is not None:
-                files[name] = data
-                atomic_write_file(directory / name, data)
+        for name, data in result.extras.items():
+            files[name] = data
+            atomic_write_file(directory / name, data)
         atomic_write_file(directory / MANIFEST_NAME, describe(files).to_json())
         atomic_write_file(directory / RECORD_NAME, files[RECORD_NAME])
         if record.status != "diverged":
