@@ -136,7 +136,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.status("train x on y.py"), "expected a training in the store"),
     (lambda: qk.status("train-nope.py"), "expected a Python file NAME.py with a STUDY"),
     (lambda: qk.plan("gpt2", gpu="t4", reserve=None), "such as 10% or 0.1, got None"),
-    (lambda: qk.status(seeds=3), "expected the name of a study before --seeds, --task and"),
+    (lambda: qk.status(seeds=3), "expected the name of a study with --seeds, --task and"),
     (
         lambda: qk.study("quickstart", slurm=3),
         "slurm: expected one or several, each a text",

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, cast, overload
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from qkvary.api.arguments import verb
 from qkvary.api.options import (
@@ -61,8 +59,7 @@ class Answering:
 
     seed: int = 0
     """Seed of the random numbers."""
-    # After ``--stop``, a second text is the prompt.
-    stop: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = ()
+    stop: tuple[str, ...] = ()
     """End each answer before this text (can be repeated)."""
     logprobs: bool = False
     """Print the log-probability of each token (in nats, before penalty, temperature and

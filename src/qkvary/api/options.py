@@ -138,10 +138,13 @@ AnyModel = Annotated[
 ]
 Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
 """One variant or several, each given as a value or by its label."""
-Variants = Annotated[Labels, Parameter(name=("--variant", "--variants"))]
+Variants = Annotated[
+    Labels,
+    Parameter(name=("--variant", "--variants"), consume_multiple=(1, None)),
+]
 """The variants that a verb compares."""
 Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
-Texts = tuple[Path, ...]
+Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
 """Files or folders of texts."""
 AnyStudy = Union[StrPath, "Study"]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""

@@ -59,7 +59,7 @@ def status(
     if study is None:
         if part != PART:
             raise UsageError(
-                "expected the name of a study before --seeds, --task and the like, got none"
+                "expected the name of a study with --seeds, --task and the like, got none"
             )
         planned = dict.fromkeys(store.keys(), "")
     else:

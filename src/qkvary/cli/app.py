@@ -71,11 +71,8 @@ MOST_FILES = 3
 """Maximum number of file names that are printed; the other files are counted."""
 
 
-def build_app(*, takes_several: bool = True) -> App:
-    """Return the app with every command registered but none imported.
-
-    An option that can be repeated takes all values that follow it, or one if not ``takes_several``.
-    """
+def build_app() -> App:
+    """Return the app with every command registered but none imported."""
     app = App(
         name="qkvary",
         help=HELP,
@@ -85,9 +82,7 @@ def build_app(*, takes_several: bool = True) -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         # A flag has no --no-NAME form unless it declares one.
-        default_parameter=Parameter(
-            negative=(), consume_multiple=(1, None) if takes_several else False
-        ),
+        default_parameter=Parameter(negative=()),
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )

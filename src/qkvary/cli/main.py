@@ -162,22 +162,9 @@ def _run(arguments: list[str]) -> int:
         # cyclopts would import every command to suggest one.
         raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
     # Importing the library takes longer than printing the help.
-    from cyclopts import CycloptsError
-
     from qkvary.cli.app import build_app
 
-    def parse(*, takes_several: bool) -> tuple[Any, ...]:
-        app = build_app(takes_several=takes_several)
-        return app.parse_args(arguments, exit_on_error=False, print_error=False)
-
-    try:
-        command, bound, _ = parse(takes_several=True)
-    except CycloptsError as error:
-        # In ``report --format html NAME`` the name is not a format.
-        try:
-            command, bound, _ = parse(takes_several=False)
-        except CycloptsError:
-            raise error from None
+    command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
     result: Any = command(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) else DONE
 
