@@ -35,7 +35,7 @@ from decoding.records import (
 )
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.formats import Dtype, parse_format
+from qkvary.costs.formats import Dtype
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.decode import pinned
@@ -55,7 +55,7 @@ from timing.answers import (
     draw_prompts,
     measure_bandwidth,
 )
-from timing.stock_generation import StockModel
+from timing.stock_generation import StockCache, StockModel
 
 Log = Callable[[str], None]
 
@@ -233,19 +233,18 @@ class _Measurement:
         except ValueError as error:
             self.notes.append(f"{case.variant} has no equivalent in transformers: {error}.")
             return
-        tokens = self.question.settings.new_tokens
-        numbers = case.batch * stock.cache_numbers_per_token * (case.context - 1)
+        tokens, stored = self.question.settings.new_tokens, case.context - 1
         for runner in self.question.stock:
+            cache: StockCache = "dynamic" if runner == "transformers" else "static"
             yield _BenchmarkedRunner(
                 case=case,
                 runner=runner,
                 network=model.config,
-                answer=lambda runner=runner: stock.answer(
-                    prompts, tokens, cache="dynamic" if runner == "transformers" else "static"
-                ),
+                answer=lambda cache=cache: stock.answer(prompts, tokens, cache=cache),
                 steps=tuple(range(tokens)),
                 parameters=sum(part.numel() for part in stock.model.parameters()),
-                formula_bytes=numbers * parse_format(case.dtype).bits // 8,
+                formula_bytes=case.batch
+                * stock.cache_formula_bytes(cache, tokens=stored, dtype=case.dtype),
                 notes=(f"as {stock.architecture}", *stock.notes),
             )
 

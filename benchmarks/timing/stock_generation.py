@@ -9,7 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from qkvary.arch.families.table import read_model
 from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.engines import allocate_static
+from qkvary.costs.formats import Dtype
 from qkvary.nn.language_model import LanguageModel
 from timing.answers import Clocks, Rows, TimedAnswer, begin
 
@@ -51,14 +55,11 @@ class StockModel:
         self.model.set_attn_implementation(ATTENTION)
         self.architecture = str(self.model.config.model_type)
 
-    @property
-    def cache_numbers_per_token(self) -> int:
-        """Values that its cache stores per token: keys and values of its KV heads."""
-        config = self.model.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None)
-        head_dim = head_dim or config.hidden_size // config.num_attention_heads
-        return 2 * heads * head_dim * config.num_hidden_layers
+    def cache_formula_bytes(self, cache: StockCache, *, tokens: int, dtype: Dtype) -> int:
+        """Return the bytes of a cache for one sequence by the cost model."""
+        model = read_model(self.model.config.to_dict(), self.architecture)
+        count = model_cache_bytes if cache == "dynamic" else allocate_static
+        return count(model, context=tokens, stored_as=dtype)
 
     def answer(
         self,

@@ -12,8 +12,8 @@ VOCABULARY, LONGEST = 23, 61
 
 
 def make_config(label: str, *, max_tokens: int = LONGEST) -> LanguageModelConfig:
-    """As GPT-2, or as Llama where it rotates."""
-    rotary = "@rotary" in label
+    """As GPT-2, or as Llama or DeepSeek where it rotates."""
+    rotary = "@rotary" in label or "@decoupled" in label
     form: dict[str, Any] = (
         {"norm": "rmsnorm", "activation": "swiglu", "bias": False} if rotary else {}
     )
@@ -23,6 +23,7 @@ def make_config(label: str, *, max_tokens: int = LONGEST) -> LanguageModelConfig
         num_heads=2,
         rotary_fraction=1.0,
         value_rope="none",
+        **({"bias": False, "out_bias": False} if "@decoupled" in label else {}),
         block=BlockConfig(d_ff=33, **form),
         num_layers=3,
         vocabulary=VOCABULARY,

@@ -25,6 +25,8 @@ from qkvary.checkpoints.latent_networks import (
 )
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.checkpoints.stock_parts import Weights
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
@@ -55,6 +57,26 @@ def find_obstacle(
     """Return the first reason why an architecture cannot express a network, or ``None``."""
     found = (_obstacles(config, to), more, _RULES[to](config))
     return next(chain.from_iterable(found), None)
+
+
+def find_losses(
+    config: LanguageModelConfig, to: StockArchitecture, parameters: int
+) -> Iterator[str]:
+    """Yield sentences about what an architecture with ``parameters`` weights stores needlessly."""
+    layer = config.layers[0]
+    kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
+    stock = 2 * kv_heads * layer.size_per_head * config.num_layers
+    own = (cache_bytes_per_token(config, "float32") or 0) // 4
+    # The cache of latent attention holds the same tensors as ours.
+    if to != "deepseek" and stock > own:
+        yield (
+            f"the exported cache holds {stock:,} numbers per token (keys and values of {kv_heads} "
+            f"heads per layer), but only {own:,} are needed"
+        )
+    needed = network_parameters(config).total
+    if parameters > needed:
+        why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
+        yield f"the export has {parameters:,} parameters instead of {needed:,}, because of {why}"
 
 
 def plain_weights(

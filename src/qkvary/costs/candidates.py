@@ -9,7 +9,7 @@ from typing import Any
 from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.variants import QKV, AnyVariant, Variant
+from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 from qkvary.costs.exact_savings import Method, apply_savings
 from qkvary.text.names import listed
 
@@ -100,16 +100,26 @@ def choose_candidates(
     notes: list[str] = []
     asked = [as_label(given) for given in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
-        name = format_label(variant)
-        if any(row.label == name for row in rows):
-            continue
         try:
-            rows.append(Candidate(label=name, model=model.with_variant(variant), is_original=False))
+            made = model.with_variant(variant)
         except ValueError as error:
             if asked:
-                notes.append(f"{name} does not fit {model.name}: {error}")
+                notes.append(f"{format_label(variant)} does not fit {model.name}: {error}")
             continue
+        name = _label_inherited(variant, made)
+        if all(row.label != name for row in rows):
+            rows.append(Candidate(label=name, model=made, is_original=False))
     return Candidates(rows=tuple(rows), notes=(*notes, *_list_losses(model, rows)))
+
+
+def _label_inherited(variant: AnyVariant, made: Model) -> str:
+    """Return the label of a variant with the decoupled key that it inherits, which has a cost."""
+    layers = [
+        dataclasses.replace(own, decoupled=layer.attention.config.variant.decoupled)
+        for own, layer in zip(variant.for_layers(len(made.layers)), made.layers, strict=True)
+        if isinstance(layer.attention, ProjectedAttention)
+    ]
+    return format_label(join_layers(layers) if layers else variant)
 
 
 def _list_losses(model: Model, rows: Sequence[Candidate]) -> Iterator[str]:

@@ -99,7 +99,9 @@ def distance_of(found: Any, expected: Tensor) -> float:
 @pytest.mark.parametrize("label", ["QKV", "GQA-2", "MQA", "Q=K-V", "Q-K=V", "I-K-V", "QKV@t0.5"])
 def test_llama_gives_equal_logits(label: str, fraction: float, tmp_path: Path) -> None:
     network = build(rotary_config(label, fraction=fraction, tied_head=label != "MQA"))
-    file = llama_cpp.read_file(write(network, tmp_path))
+    exported = export_gguf(LoadedModel(network, None), tmp_path / "a.gguf")
+    assert ("cache holds" in " ".join(exported.notes)) == (label == "Q-K=V")
+    file = llama_cpp.read_file(tmp_path / "a.gguf")
     assert file.architecture == "llama"
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
 

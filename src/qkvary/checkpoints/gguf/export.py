@@ -29,6 +29,7 @@ from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     choose_architecture,
     count_kv_heads,
+    find_losses,
     find_obstacle,
     plain_weights,
 )
@@ -53,7 +54,8 @@ LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
 """The largest value of each type; q8_0 stores integers up to 127, with scales in f16."""
 SMALLEST = 2.0**-14
 """The smallest value that the types in ``LARGEST`` hold with full precision."""
-FLOATS = ("position_embd.weight", "rope_freqs.weight")
+ROPE_DIVISORS = "rope_freqs.weight"
+FLOATS = ("position_embd.weight", ROPE_DIVISORS)
 """Matrices that every file stores in f32, like norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 
@@ -90,16 +92,18 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     config = network.config
     to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _find_obstacles(config, to))
-    own = _convert_stock(network, to) if obstacle is None else convert_family(network)
-    if own is None:
-        raise UsageError(
-            f"expected a network that llama.cpp's {TITLES[to]} can express, got one with {obstacle}"
-        )
-    architecture, sizes, values = own
+    architecture, sizes, values = (
+        _convert_stock(network, to)
+        if obstacle is None
+        else convert_family(network, f"{TITLES[to]} can express, got one with {obstacle}")
+    )
     tensors = {name: _store(name, one, kind) for name, one in values.items()}
     file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     metadata = {ARCHITECTURE: architecture, **file, **sizes}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
+    if obstacle is None:
+        stored = sum(one.numel() for name, one in values.items() if name != ROPE_DIVISORS)
+        notes += find_losses(config, to, stored)
     return GgufNetwork(metadata, tensors, (*notes, *_find_notes(tensors, kind)))
 
 
@@ -169,7 +173,7 @@ def _list_divisors(config: LanguageModelConfig) -> Iterator[tuple[str, Tensor]]:
         scaled = position.scaling.divisors(rotated, position.rotary_base, 0)
         divisors[: len(scaled)] = map(operator.mul, divisors, scaled)
     if any(one != 1 for one in divisors):
-        yield "rope_freqs.weight", torch.tensor(divisors, dtype=torch.float32)
+        yield ROPE_DIVISORS, torch.tensor(divisors, dtype=torch.float32)
 
 
 def _store(name: str, values: Tensor, kind: TensorType) -> StoredTensor:

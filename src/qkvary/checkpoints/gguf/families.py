@@ -17,6 +17,7 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.language_models import BLOCKS
 from qkvary.arch.families.written import comparable, write_as
+from qkvary.arch.labels import format_label
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, make_config, read_sizes
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile, Stored
@@ -38,9 +39,14 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 """A network for llama.cpp: its architecture, metadata values by key, and tensors in float32."""
 
 
-def convert_family(network: LanguageModel) -> Expressed | None:
-    """Convert a network to the first suitable llama.cpp family, or return ``None``."""
-    config = network.config
+def convert_family(network: LanguageModel, obstacle: str) -> Expressed:
+    """Convert a network to the first suitable llama.cpp family.
+
+    Raises:
+        UsageError: if there is none. The message names the layer that a family of the network
+            would compute differently, or states ``obstacle``.
+    """
+    config, reasons = network.config, list[str]()
     for name, family in FAMILIES.items():
         if write_as(config, family) is None or not _is_computed(config, name):
             continue
@@ -55,9 +61,27 @@ def convert_family(network: LanguageModel) -> Expressed | None:
             found = make_config(read_sizes(GgufFile(header, stored), "the file"))
         except (UsageError, DamagedError):
             continue
-        if found is not None and _stored(found) == _stored(config):
+        if found is None:
+            continue
+        if _stored(found) == _stored(config):
             return name, metadata, tensors
-    return None
+        differences = _find_differences(_stored(config), _stored(found), name)
+        reasons += [f"{name} can express, got one with {one}" for one in differences]
+    raise UsageError(f"expected a network that llama.cpp's {[*reasons, obstacle][0]}")
+
+
+def _find_differences(
+    config: LanguageModelConfig, found: LanguageModelConfig, name: str
+) -> Iterator[str]:
+    """Yield what llama.cpp would compute differently in the layers of a family."""
+    for number, (ours, theirs) in enumerate(zip(config.layers, found.layers, strict=True), 1):
+        if ours.variant != theirs.variant:
+            yield (
+                f"{format_label(ours.variant)} in layer {number}, where {name} has "
+                f"{format_label(theirs.variant)}"
+            )
+        elif ours.scale != theirs.scale:
+            yield f"scores in layer {number} whose scale is not that of {name}"
 
 
 def describe_sizes(

@@ -25,15 +25,14 @@ from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     choose_architecture,
     count_kv_heads,
+    find_losses,
     find_parameter,
     has_bias,
     plain_weights,
     rotates,
 )
 from qkvary.checkpoints.stock_parts import PLUS_ONE, Weights, name_weights, rotated_first
-from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.engines import VLLM_LATENT, VLLM_LATENT_SIZES
-from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.text.names import listed
 
@@ -89,7 +88,7 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
         weights = _name(plain.get, family, config)
     ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
     made = _import_transformers().AutoConfig.for_model(family, **{**fields, **ends})
-    notes = () if written is not None else tuple(_find_losses(config, chosen, weights))
+    notes = () if written is not None else tuple(_find_notes(config, chosen, weights))
     return StockExport(made, weights, notes)
 
 
@@ -193,25 +192,12 @@ def _import_transformers() -> Any:
     return import_module("transformers")
 
 
-def _find_losses(
+def _find_notes(
     config: LanguageModelConfig, to: StockArchitecture, weights: Weights
 ) -> Iterator[str]:
-    layer = config.layers[0]
-    kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
-    stock = 2 * kv_heads * layer.size_per_head * config.num_layers
-    own = (cache_bytes_per_token(config, "float32") or 0) // 4
-    # The cache of latent attention holds the same tensors as ours.
-    if to != "deepseek" and stock > own:
-        yield (
-            f"the exported cache holds {stock:,} numbers per token (keys and values of {kv_heads} "
-            f"heads per layer), but only {own:,} are needed"
-        )
     tied = weights["lm_head.weight"].numel() if config.tied_head else 0
-    stored = sum(value.numel() for value in weights.values()) - tied
-    needed = network_parameters(config).total
-    if stored > needed:
-        why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
-        yield f"the export has {stored:,} parameters instead of {needed:,}, because of {why}"
+    yield from find_losses(config, to, sum(one.numel() for one in weights.values()) - tied)
+    layer = config.layers[0]
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
