@@ -29,7 +29,7 @@ from qkvary.api.evaluate import evaluate
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel, load_model, save_model
 from qkvary.conversions.caches.budget import Budget, network_bytes
-from qkvary.conversions.caches.calibration import Texts, read_texts
+from qkvary.conversions.caches.calibration import Texts, read_texts, spread_windows
 from qkvary.conversions.caches.conversion import Conversion, convert_network
 from qkvary.conversions.caches.healing import Distillation, choose_learning_rate, heal
 from qkvary.conversions.caches.stages import Plan, check_plan, forecast_sizes
@@ -251,15 +251,16 @@ class Measure:
         else:
             # Stories on which losses are measured are windows that no conversion is fitted to.
             seen, unseen = [root / "tinystories" / "tinystories_sample.txt"], []
-        return read_texts(
+        texts = read_texts(
             self.tokenizer,
             seen,
-            tokens=tokens,
+            tokens=TRAINED if text == "novels" else STORIES,
             context=CONTEXT,
             held_out=unseen,
             held_out_tokens=HELD_OUT,
-            trained_tokens=TRAINED if text == "novels" else STORIES,
         )
+        # A distillation reads the windows of the conversion too.
+        return texts._replace(fitted=spread_windows(texts.trained, tokens))
 
     def make_network(
         self, method: str, share: float, tokens: int, text: str, by_layer: bool

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -168,17 +169,15 @@ def test_texts_are_windows_of_all_documents(tmp_path: Path) -> None:
     assert counts[ord("b")] == 60
     other = tmp_path / "other.txt"
     other.write_text("c" * 50)
-    texts = read_texts(
-        tokenizer,
-        [tmp_path / "a.txt"],
-        tokens=40,
-        context=10,
-        held_out=[other],
-        held_out_tokens=30,
-        trained_tokens=200,
-    )
-    assert (texts.fitted.shape, texts.trained.shape) == ((4, 10), (20, 10))
+    (tmp_path / "a.txt").write_text("".join(f"{number:04}" for number in range(100)))
+    whole = torch.tensor(list((tmp_path / "a.txt").read_bytes())).view(40, 10)
+    read = partial(read_texts, tokenizer, [tmp_path / "a.txt"], context=10, held_out_tokens=20)
+    for most, trained in ((0, whole[:18]), (5, whole[18:19]), (220, whole[18:]), (230, whole)):
+        texts = read(tokens=180, held_out=[other], trained_tokens=most)
+        assert torch.equal(texts.fitted, whole[:18])
+        assert torch.equal(texts.trained, trained)
     assert set(texts.held_out.flatten().tolist()) == {ord("c")}
+    assert torch.equal(read(tokens=180, trained_tokens=200).trained, whole[20:])
     with pytest.raises(UsageError, match="at least 10 windows of 50 tokens, got 4"):
         read_texts(tokenizer, [tmp_path / "a.txt"], tokens=200, context=50, held_out_tokens=10)
     with pytest.raises(UsageError, match="expected a text of at least 500 tokens, got 400"):
