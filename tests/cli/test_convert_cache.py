@@ -89,9 +89,12 @@ def test_a_forecast_converts_nothing(checkpoint: Path, text: Path, typed: Typed)
 
 
 def test_figures_in_python(checkpoint: Path, text: Path) -> None:
-    options: dict[str, Any] = {"tokens": 600, "context": 20, "layers": "auto"}
+    options: dict[str, Any] = {"tokens": 600, "context": 99, "layers": "auto"}
     made = qk.convert(checkpoint, to="latent", bytes_per_token=90, data=text, **options)
     assert isinstance(made.value.network, LanguageModel)
     assert made.to_dict()["cache_share"] <= 90 / 128
     assert made.value.forecast is not None
     assert made.tables == ("stages", "costs", "layers")
+    rows = [qk.cost(one).value.rows[0] for one in (checkpoint, made.value.network)]
+    assert list(made.to_pandas("costs").macs_per_token) == [row.decode_macs.total for row in rows]
+    assert "64 tokens instead of 99" in made.to_dict()["notes"][0]

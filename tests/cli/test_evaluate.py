@@ -41,6 +41,8 @@ def test_figures_fit_each_other(places: Path, typed: Typed, tmp_path: Path) -> N
     assert found["identity"]["dtype"] == "float32"
     again = typed.json(*call, "--batch-size", "1")
     assert again["text"]["perplexity"] == pytest.approx(text["perplexity"], rel=1e-6)
+    short, long = typed.json(*call, "--context", "4k")["notes"]
+    assert "instead of 4,096, because no document" in short + long
 
 
 def test_a_prepared_set_brings_its_tokens(places: Path, typed: Typed, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.environment import Stop, stop_in_order
 from qkvary.storage.errors import UsageError
+from qkvary.text.names import note_windows
 from qkvary.text.numbers import Count, Reads, Share, read_count
 
 if TYPE_CHECKING:
@@ -241,19 +242,22 @@ def _shrink(
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
         loaded = loaded._replace(network=copy.deepcopy(loaded.network).float())
     check_plan(plan, loaded.network.config)
+    most = loaded.network.config.max_tokens
+    context = min(smaller.context, most)
     texts = read_texts(
         cast("Tokenizer", loaded.tokenizer),
         smaller.data,
         tokens=smaller.tokens,
-        context=min(smaller.context, loaded.network.config.max_tokens),
+        context=context,
         held_out=smaller.held_out or (),
         held_out_tokens=smaller.held_out_tokens,
         trained_tokens=plan.heal_tokens,
     )
+    notes = note_windows(smaller.context, context, f"the network was made for {most:,}")
     show_progress = terminal.show_progress
     if smaller.dry_run:
         found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
-        return Result(found, smaller_cache_report(found, name))
+        return Result(found, smaller_cache_report(found, name, notes))
     healing = None if out is None else Path(f"{out}{HEALING}")
     stages: list[Stage] = []
 
@@ -273,7 +277,7 @@ def _shrink(
             on_stage=on_stage,
             stop=stop,
         )
-    result = _save(found, smaller_cache_report(found, name), model, loaded, out)
+    result = _save(found, smaller_cache_report(found, name, notes), model, loaded, out)
     if healing is not None and plan.heal_tokens:
         remove_dir(healing)
     return result

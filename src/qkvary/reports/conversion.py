@@ -1,12 +1,17 @@
 """The report of a rewrite: checked conditions, new layers, and differences of logits."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
+from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.rewriting import MOST_DIFFERENCE, LogitDifference, Rewriting
+from qkvary.costs.comparison import choose_context
+from qkvary.costs.macs import decode_macs
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
@@ -25,7 +30,13 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
         tabulate(
             "costs",
             "Costs",
-            [{"network": "before", "costs": before}, {"network": "after", "costs": after}],
+            [
+                {"network": name, "costs": costs, "macs": decoding_macs(one.config)}
+                for name, costs, one in (
+                    ("before", before, made.original),
+                    ("after", after, made.network),
+                )
+            ],
             word("network"),
             *COST_COLUMNS,
             number(
@@ -33,6 +44,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
                 "cache/token",
                 lambda size: plain(size or 0, numbers.data_size(size or 0)),
             ),
+            notes=[note_macs(made.original.config)],
         ),
     )
     shown = tuple(table for table in tables if table.rows)
@@ -114,14 +126,21 @@ def _differences(made: Rewriting) -> Table:
 COST_COLUMNS = (
     number("parameters=costs.parameters.total", write=numbers.whole),
     number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-    number(
-        "macs_per_token=costs.macs_per_token",
-        "MACs/token",
-        numbers.compact,
-        below="forward pass",
-    ),
+    number("macs_per_token=macs", "MACs/token", partial(numbers.compact, digits=4)),
 )
 """The columns of a table with the costs of a network before and after a conversion."""
+
+
+def decoding_macs(config: LanguageModelConfig) -> int:
+    """Return the MACs of a decoded token, as ``qkvary cost`` counts them by default."""
+    model = as_model(config)
+    return decode_macs(model, context=choose_context(model, None)).total
+
+
+def note_macs(config: LanguageModelConfig) -> str:
+    """Return the note of a table with the MACs of decoded tokens."""
+    context = choose_context(as_model(config), None)
+    return f"MACs are for decoding one token at a context of {context:,} tokens."
 
 
 def _labels(network: LanguageModel) -> list[str]:

@@ -31,6 +31,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
             for part, key, title, show in shown
             if part in document
         ),
+        caveats=tuple(document.get("notes", ())),
         data=document,
     )
 
@@ -42,6 +43,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
         "made_for": measured.made_for,
         "split": measured.split,
         "text": _describe_text(measured.score),
+        "notes": measured.notes,
     }
     if measured.paper is not None:
         derived = pick(measured.paper, "perplexity real_perplexity")

@@ -4,6 +4,7 @@ The report has the loss after each stage, the memory that the smaller cache save
 the layers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -11,7 +12,7 @@ from qkvary.conversions.caches.budget import layer_bytes, network_bytes
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.caches.stages import SmallerCache, Stage
 from qkvary.costs.network import network_costs
-from qkvary.reports.conversion import COST_COLUMNS
+from qkvary.reports.conversion import COST_COLUMNS, decoding_macs, note_macs
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
 from qkvary.text import numbers
@@ -32,8 +33,8 @@ def describe_stage(stage: Stage, first: Stage) -> str:
     )
 
 
-def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
-    """Return the report of the conversion of a named checkpoint.
+def smaller_cache_report(made: SmallerCache, checkpoint: str, notes: Sequence[str] = ()) -> Report:
+    """Return the report of the conversion of a named checkpoint, with notes on the texts.
 
     If nothing was converted, the report states the forecast of the conversion.
     """
@@ -50,8 +51,8 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
         ),
         lead=_lead(made),
         sections=(Section(key="conversion", title="Conversion", blocks=tables, brief=True),),
-        caveats=(caveat,),
-        data=_data(made, checkpoint),
+        caveats=(caveat, *notes),
+        data={**_data(made, checkpoint), "notes": notes},
     )
 
 
@@ -96,7 +97,12 @@ def _stages(made: SmallerCache) -> Table:
 def _costs(made: SmallerCache) -> Table:
     stored_as = made.plan.budget.stored_as
     rows = [
-        {"network": name, "costs": network_costs(config), "bytes": network_bytes(config, stored_as)}
+        {
+            "network": name,
+            "costs": network_costs(config),
+            "macs": decoding_macs(config),
+            "bytes": network_bytes(config, stored_as),
+        }
         for name, config in (("before", made.original.config), ("after", made.config))
     ]
     return tabulate(
@@ -110,6 +116,7 @@ def _costs(made: SmallerCache) -> Table:
             lambda size: numbers.data_size(round(size)),
         ),
         *COST_COLUMNS,
+        notes=[note_macs(made.original.config)],
     )
 
 

@@ -77,6 +77,12 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
+def note_windows(asked: int, used: int, reason: str) -> tuple[str, ...]:
+    """Return a note if windows are shorter than the user asked for, otherwise nothing."""
+    note = f"windows have {used:,} tokens instead of {asked:,}, because {reason}"
+    return (note,) if used < asked else ()
+
+
 def spell(name: str) -> str:
     """Return a name in lower case, with hyphens for blanks and underscores, for comparisons."""
     return re.sub(r"[\s_]+", "-", name.strip().casefold())

@@ -17,6 +17,7 @@ from qkvary.inference.evaluation.perplexity import (
 )
 from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
+from qkvary.text.names import note_windows
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 
@@ -33,6 +34,8 @@ class TextMeasurement:
     paper: PaperScore | None
     """The score by the papers' protocol; ``None`` if not requested, or if there is no separator."""
     lengths: tuple[LengthScore, ...]
+    notes: tuple[str, ...] = ()
+    """Notes on the length of the windows."""
 
 
 def measure_text(
@@ -94,7 +97,15 @@ def measure_text(
         score=score,
         paper=as_papers,
         lengths=by_length,
+        notes=_note_context(requested, context, network.config.max_tokens, joined=joined),
     )
+
+
+def _note_context(requested: int, context: int, made_for: int, *, joined: bool) -> tuple[str, ...]:
+    longest = "the text is no longer" if joined else "no document is longer"
+    notes = note_windows(requested, context, longest)
+    beyond = f"windows of {context:,} tokens are longer than the {made_for:,} that the network was "
+    return (*notes, f"{beyond}made for") if context > made_for else notes
 
 
 def load_text(
