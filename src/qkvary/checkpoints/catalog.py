@@ -189,17 +189,23 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 
 
 def check_output(reference: StrPath, out: StrPath) -> None:
-    """Refuse an output folder that contains the checkpoint from which the output is made.
+    """Refuse an output folder that contains the checkpoint, or that would take over its name.
 
     Raises:
-        UsageError: if the folder is or contains the checkpoint, or if the checkpoint does not
-        exist.
+        UsageError: if the folder is or contains the checkpoint or has its name as its path, or if
+        the checkpoint does not exist.
     """
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):
         raise UsageError(
             f"expected a folder other than the checkpoint's own, got {target}: the weights of the "
             "checkpoint would be lost"
+        )
+    # An existing path takes precedence over a name.
+    if target.resolve() == read_path(reference).resolve():
+        raise UsageError(
+            f"expected a folder whose path differs from the checkpoint's name, got {out}: the name "
+            "would then stand for the new network"
         )
 
 
