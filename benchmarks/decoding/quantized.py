@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
+from qkvary.api.options import (
+    SILENT,
+    Checkpoint,
+    CheckpointTokenizer,
+    Terminal,
+    open_checkpoint,
+)
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
 from qkvary.costs.formats import format_options, parse_options
@@ -45,6 +51,7 @@ def bench_quantized(
     layout: CacheLayout = "sources",
     tokens: Count | None = None,
     tokenizer: CheckpointTokenizer = None,
+    terminal: Terminal = SILENT,
 ) -> Result[list["CacheMeasurement"]]:
     """Measure what a quantised cache costs a checkpoint: divergence and perplexity by bit width.
 
@@ -63,6 +70,7 @@ def bench_quantized(
         tokens: Maximum number of tokens to decode with each storage and context; 4k if not given,
             fewer for a large network.
         tokenizer: The tokenizer of a checkpoint without one.
+        terminal: Shows the progress.
     """
     from decoding.cache_quality import measure_text
 
@@ -81,7 +89,11 @@ def bench_quantized(
     longest = min(network.config.max_tokens, len(encoded) - 1)
     contexts = choose_contexts(context, longest, budget)
     most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else tokens
-    rows = list(measure_text(network, encoded, caches, contexts=contexts, most_tokens=most))
+    rows: list[CacheMeasurement] = []
+    with terminal.show_progress("measuring", "caches") as on_progress:
+        for row in measure_text(network, encoded, caches, contexts=contexts, most_tokens=most):
+            rows.append(row)
+            on_progress(len(rows), len(contexts) * len(caches))
     report = Report(
         subject=f"measurement: rounded caches of {name}",
         question=f"What does a rounded cache cost {name}?",

@@ -51,7 +51,7 @@ STUDY = Study(
 CALLS: dict[str, list[str]] = {
     "analyze": ["{model}", "--text", "{text}", "--out", "{pages}/analysis.html"],
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
-    "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
+    "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--quiet"],
     "claims": ["--document", "poster", "--verdict", "holds"],
     "convert": ["{model}", "--rewrite", "gauge", "--out", "{pages}/converted"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
