@@ -30,6 +30,8 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     assert find_answers(analysis)[2].endswith(", and by 0.080 in all 3 layers together.")
     alone = dataclasses.replace(analysis, layers=layers[:1])
     assert "by 0.020 (layer 1) nats per" in find_answers(alone)[2]
+    none = dataclasses.replace(analysis, layers=(change_heads(layers[0], forecast=1e-6), layers[1]))
+    assert "rise by less than 0.0001 nats per token in all 2 layers" in find_answers(none)[2]
 
 
 FITS = (0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0)

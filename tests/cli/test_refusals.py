@@ -64,9 +64,11 @@ REFUSED = {
         "normless --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
         "own --rewrite gauge --out tasks": "it is not overwritten",
         "tiny --rewrite identity-query": "expected a network without norms, got rmsnorm",
+        "tiny --rewrite gauge --out ./tiny": "path differs from the checkpoint's name, got tiny",
         "own --data text --to latnt --cache 50%": "did you mean latent",
         "own --data text --to latent": "expected exactly one of --cache (such as 50%) and --byt",
         "own --data text --to latent --cache 50": "got '50'; did you mean 50%?",
+        "own --data text --to latent --cache 150%": "or 0.1, got '150%'",
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 100%",
         "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
@@ -111,6 +113,7 @@ REFUSED = {
         "rotary --out new --weights f16": "expected --weights only with --to gguf",
         "rotary --out new.gguf --to gguf --tokenizer bytes": "which has its own",
         "rotary --out new --to gpt2": "GPT-2 can express, got one with rotary positions; choi",
+        "rotary --out new --to deepseek": "of --to for this network: llama, hf, transformers",
         "rotary --out learned": "it is not overwritten",
     },
     "generate": {
@@ -211,6 +214,7 @@ def refuse(command: str, message: str, typed: Typed) -> None:
     (said,) = errors.splitlines()
     assert said.startswith("qkvary: ")
     assert message in said
+    assert "%%" not in said
     assert len(said) < 600
     assert sorted(Path.cwd().rglob("*")) == before
 

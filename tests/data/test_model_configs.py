@@ -94,7 +94,7 @@ def test_unknown_references(reference: str, hub: dict[str, bytes | Exception]) -
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "got something else: Expecting value: line 1 column 1"),
+        (b"{\n?", "got text that is not JSON (line 2, column 1)"),
         (b"\xff\xfe{}", "got something else: 'utf-8' codec can't decode byte 0xff"),
         (b"[]", "got a list"),
         (b'{"a": 1, "a": 1}', "got something else: a JSON object holds the same key twice"),

@@ -24,6 +24,9 @@ MOST_NOISE = 2.0
 TOKENS_PER_INPUT_CHANNEL = 10
 """Minimum tokens per input channel; with fewer, a caveat calls the covariance uncertain."""
 
+LESS = "less than 0.0001"
+"""A number of nats that is too small to be written out."""
+
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     """Return sentences on how alike keys and values are, what tying them costs, and why."""
@@ -104,12 +107,15 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
     lost = [layer for layer in layers if is_uncertain(layer)]
     where = _all_layers(len(layers), len(analysis.layers))
     total = _nats(sum(layer.forecast for layer in layers))
-    together = f", and by {total} in {where} together" if len(layers) > 1 and not lost else ""
     if trusted:
+        rise = f"{_say_range(trusted)} nats per token"
+        if len(layers) > 1 and not lost:
+            # If the total is too small for a number, so is each layer.
+            rise = f"{LESS} nats per token" if total == LESS else f"{rise}, and by {total}"
+            rise += f" in {where} together"
         yield (
             "If one tensor replaces key and value and the network is not trained further, the loss "
-            f"of {fixed(analysis.loss)} is forecast to rise by {_say_range(trusted)} nats per token"
-            f"{together}."
+            f"of {fixed(analysis.loss)} is forecast to rise by {rise}."
         )
     if lost:
         total = _nats(sum(layer.forecast for layer in lost))
@@ -143,6 +149,8 @@ def _say_range(layers: Sequence[LayerAnalysis]) -> str:
     least, most = (choose(layers, key=attrgetter("forecast")) for choose in (min, max))
     if len(layers) == 1:
         return f"{_nats(least.forecast)} (layer {least.number})"
+    if _nats(least.forecast) == _nats(most.forecast):
+        return f"{_nats(most.forecast)} (each layer alone)"
     return (
         f"{_nats(least.forecast)} (layer {least.number} alone) to {_nats(most.forecast)} (layer "
         f"{most.number} alone)"
@@ -177,7 +185,7 @@ def _say_asymmetry(analysis: NetworkAnalysis) -> str:
 
 
 def _nats(value: float) -> str:
-    return "less than 0.0001" if 0 <= value < 1e-4 else real(value, 2)
+    return LESS if 0 <= value < 1e-4 else real(value, 2)
 
 
 def _all_layers(number: int, total: int) -> str:

@@ -121,10 +121,12 @@ def rotates(config: LanguageModelConfig) -> bool:
 
 def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
     yield from (f"{part}, a part of your own" for part in not_counted(config))
-    choices = f"decoupled; {TRAIN}" if to == "deepseek" else "none, rotary"
+    wanted = (
+        f" instead of decoupled ones; {TRAIN}" if to == "deepseek" else "; choices: none, rotary"
+    )
     for term in chain.from_iterable(layer.variant.terms for layer in config.layers):
         if term.name not in _KNOWN_TERMS[to]:
-            yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
+            yield _TERMS.get(term.name, f"{term.name} positions{wanted}")
     for layer in config.layers:
         variant = layer.variant
         if variant.query_form == "residual-gelu":

@@ -4,6 +4,7 @@ The configurations are untrusted. Every defect raises a ``ValueError`` with a me
 sentence. This module does not interpret the fields of a configuration.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import cast
@@ -80,6 +81,11 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:
         content = decode(data.decode("utf-8"))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(
+            f"expected one JSON object in {source}, got text that is not JSON ({place})"
+        ) from error
     except ValueError as error:
         raise ValueError(
             f"expected one JSON object in {source}, got something else: {error}"

@@ -305,7 +305,7 @@ def read_share(given: object, name: str) -> float:
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
     if not 0 <= value <= 1:
         found = text[:60] if isinstance(given, str) else given
-        hint = f"; did you mean {text}%?" if 1 < value <= 100 else ""
+        hint = f"; did you mean {text}%?" if 1 < value <= 100 and "%" not in text else ""
         raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {found!r}{hint}")
     return value
 

@@ -116,15 +116,15 @@ def test_layers_may_have_sizes_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("config", "method", "numbers", "reason"),
     [
-        (make_config("Q-K=V@kv-norm@alibi"), "latent", 8, "it has kv_norm, which a conversion"),
-        (make_config("GQA-2@rotary@qk-norm"), "latent", 8, "it has qk-norm, which a conversion"),
+        (make_config("Q-K=V@kv-norm@alibi"), "latent", 8, "(kv_norm), which a conversion"),
+        (make_config("GQA-2@rotary@qk-norm"), "latent", 8, "each head of query and key is norm"),
         (make_config("Q-GQA-2@rotary"), "latent", 8, "rotated keys (value_rope counter)"),
         (make_config("Q[residual-gelu]-K-V", heads=3), "latent", 8, "is not linear"),
         (make_config("QKV@linear"), "latent", 8, "the core linear, expected the softmax"),
         (make_config(), "latent", 32, "got 32 of 32 values per token and layer; choices: "),
         (make_config(), "shared", 3, "choices: 4 (12%) to 31 (97%)"),
         (make_config("MQA@rotary"), "grouped", 8, "expected several KV heads"),
-        (make_config("Q=K-V@diag-mean"), "latent", 8, "it has diagonal, which a conversion"),
+        (make_config("Q=K-V@diag-mean"), "latent", 8, "its mean (diagonal), which"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_with_the_reason(

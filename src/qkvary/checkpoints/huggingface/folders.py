@@ -15,7 +15,7 @@ from qkvary.checkpoints.catalog import EXPORT_KIND
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import StockExport, export_stock
+from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, list_targets
 from qkvary.checkpoints.latent_networks import LATENT
 from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds, write_folder
 from qkvary.checkpoints.stock_names import StockArchitecture
@@ -94,9 +94,8 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        raise UsageError(
-            f"{error}; use --to transformers, which can express every network"
-        ) from None
+        fitting = ", ".join(list_targets(network.config))
+        raise UsageError(f"{error}; choices of --to for this network: {fitting}") from None
     # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.

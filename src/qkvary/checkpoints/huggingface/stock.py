@@ -122,6 +122,13 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | N
     return stock_networks.find_obstacle(config, to, more)
 
 
+def list_targets(config: LanguageModelConfig) -> list[str]:
+    """Return the values of ``--to`` for transformers that can express a network."""
+    found = [to for to in TITLES if find_obstacle(config, to) is None]
+    has_class = choose_architecture(config) in found or write_language_model(config) is not None
+    return [*found, *(["hf"] if has_class else []), "transformers"]
+
+
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     for layer in config.layers:
         width = layer.size_per_head

@@ -38,7 +38,8 @@ def _find_reason(layer: AttentionConfig) -> str | None:
         return f"it has the core {variant.core}, expected the softmax"
     for term in variant.terms:
         if term.name not in KEPT_TERMS:
-            return f"it has {term.name}, which a conversion cannot keep"
+            words = term.write(term.words, variant)
+            return f"{words} ({term.field}), which a conversion cannot keep"
     scaling = layer.position.scaling
     if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
         return "its rotary scaling multiplies rotated keys by a factor that other keys would lack"
