@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,18 +47,22 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("trouble", ["failed", "diverged"])
-def test_a_strict_study_fails_with_its_runs(
+def test_a_study_says_why_runs_failed_and_fails_if_none_is_done_or_strict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     real = StudyRunner.run
     given = {"out": tmp_path, "workers": 1}
+    changes: dict[str, Any] = {trouble: 1, "reasons": {"expected a": 1}}
 
     def run(runner: StudyRunner) -> RunSummary:
-        return dataclasses.replace(real(runner), **{trouble: 1})
+        return dataclasses.replace(real(runner), **changes)
 
     monkeypatch.setattr(StudyRunner, "run", run)
     study = toy_study((0,), steps=2)
     assert [qk.study(study, strict=one, **given).exit_code for one in (False, True)] == [0, 1]
+    changes["done"] = 0
+    assert f"; 1 {trouble}" in (ended := qk.study(study, **given)).closing[0]
+    assert (ended.exit_code, ended.closing[1]) == (1, "1 run: expected a")
 
 
 def test_a_report_names_the_seeds_once(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 
 import pytest
 
 from qkvary.storage.environment import STOPPING, ending_signals, stop_in_order
+from qkvary.text.progress_line import say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,14 +39,20 @@ def test_work_survives_its_terminal_until_a_checkpoint(
 
 
 def test_the_second_signal_ends_what_the_first_did_not() -> None:
-    def end() -> None:
-        raise TimeoutError
-
-    with stop_in_order(end=end) as stop:
+    with stop_in_order(end=pytest.fail) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(pytest.fail.Exception):
             os.kill(os.getpid(), signal.SIGINT)
     assert stop.number == signal.SIGTERM
+
+
+def test_a_lost_reader_is_a_hang_up_that_hurries_nobody() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as lost, redirect_stderr(lost), stop_in_order() as stop:
+        say("lost")
+        signal.raise_signal(signal.SIGHUP)
+    assert stop.number == signal.SIGHUP
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -55,11 +63,8 @@ def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
 
 def test_printing_to_a_lost_terminal_does_not_fail() -> None:
     code = (
-        "import signal, sys\n"
-        "from qkvary.storage.environment import leave_terminal\n"
-        "sys.stdin.readline()\n"
-        "leave_terminal(signal.SIGHUP)\n"
-        "print('lost', flush=True)\n"
+        "import sys; from qkvary.storage.environment import leave_terminal\n"
+        "sys.stdin.readline(); leave_terminal(1); print('lost', flush=True)"
     )
     own, theirs = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=theirs)

@@ -17,6 +17,7 @@ import qkvary as qk
 from qkvary.arch.canonical import stored
 from qkvary.arch.networks import Network
 from qkvary.nn.fused_loss import IGNORE_INDEX
+from qkvary.storage.errors import QkvaryError
 from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config_parts import TaskConfig, check_task
@@ -125,6 +126,10 @@ def test_the_stored_kind_is_that_of_the_finished_class() -> None:
         ({}, r"expected a function load\(config\).* in the file of Parity, got none"),
         ({"load": lambda _: ParityTask}, r"to return a task, got the class ParityTask"),
         ({"load": lambda _: ClassificationTask(Parity())}, "with build, batch and attention_ex"),
+        (
+            {"load": type("V", (ParityTask,), {"version": 2})},
+            "expected the version of V in Parity,",
+        ),
     ],
 )
 def test_what_is_no_task_is_refused(
@@ -206,11 +211,8 @@ def test_a_script_runs_its_own_study(
         assert (ended.stdout, ended.stderr) == ("2\n", "")
 
 
-def test_a_study_says_why_its_runs_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_network_that_does_not_fit_is_refused(tmp_path: Path, dry_run: bool) -> None:
     network = dataclasses.replace(make_study().settings[0].network, max_tokens=2)
-    ended = qk.study(make_study(network=network), out=tmp_path, workers=1)
-    made, reason, more = ended.closing
-    assert made.endswith("; 1 failed")
-    assert reason.startswith("1 run: expected a network with max_tokens of at least 3")
-    assert more.startswith("qkvary status --problems")
-    assert ended.exit_code == 1
+    with pytest.raises(QkvaryError, match="expected a network with max_tokens of at least 3"):
+        qk.study(make_study(network=network), out=tmp_path, workers=1, dry_run=dry_run)

@@ -20,7 +20,7 @@ from qkvary.reports.study import study_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import Threads, usable_cores, without_downloads
-from qkvary.storage.errors import EndedEarlyError, QkvaryError, UsageError
+from qkvary.storage.errors import EndedEarlyError, MisfitError, QkvaryError, UsageError
 from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.cells import CellOptions
@@ -224,5 +224,7 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
             return None, reasons
         try:
             return estimate_seconds(ready) / min(workers, len(ready)), reasons
+        except MisfitError:
+            raise
         except (QkvaryError, OSError, RuntimeError) as error:
             return None, reasons + Counter({str(error): len(ready)})

@@ -24,6 +24,7 @@ from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import StoppedError
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import printable, suggest
+from qkvary.text.progress_line import discard
 
 LONGEST_MESSAGE = 2000
 """Maximum printed length of an error message, in characters; a message may quote a long value."""
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the pipe has gone: discard further output, also at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
         print_error("interrupted")

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.numbers import Reads, data_size, read_count
+from qkvary.text.progress_line import discard
 
 MOST_THREADS = 1024
 """Maximum number of threads or processes; a larger number is taken for a typing error."""
@@ -214,6 +215,7 @@ def stop_in_order(
 ) -> Generator[Stop]:
     """Ask the work inside the block to stop at the first signal; the second ends the process.
 
+    A second signal that is SIGHUP changes nothing: it says that the output is lost, not to hurry.
     Only the main thread can handle signals; in other threads, nothing is changed.
 
     Args:
@@ -230,11 +232,14 @@ def stop_in_order(
         return
 
     def receive(number: int, _frame: FrameType | None) -> None:
+        leave_terminal(number)
         if stop.is_set():
+            # The first Ctrl-C may also have ended the reader of the output, which is a hang-up.
+            if number == signal.SIGHUP:
+                return
             end()
             os._exit(128 + number)
         stop.number = number
-        leave_terminal(number)
         if announce:
             # Streams may be in use: they cannot be written to in the handler of a signal.
             with suppress(OSError):
@@ -255,6 +260,4 @@ def leave_terminal(number: int) -> None:
     for stream in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(stream).st_mode):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream)
-                os.close(null)
+                discard(stream)

@@ -19,6 +19,10 @@ class UsageError(QkvaryError, ValueError):
     exit_code = 2
 
 
+class MisfitError(UsageError):
+    """A task, its configuration and its network do not fit, so no run of them can begin."""
+
+
 class SystemNotSupportedError(UsageError, ImportError):
     """The system lacks the locks, users and limits of POSIX."""
 

@@ -17,7 +17,7 @@ from qkvary.costs.macs import forward_macs
 from qkvary.nn.devices import require_device
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.threads import use_threads
-from qkvary.storage.errors import DamagedError, QkvaryError
+from qkvary.storage.errors import DamagedError, MisfitError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
@@ -48,7 +48,7 @@ def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
     for task in dict.fromkeys(cell.run.task for cell in cells):
         try:
             load_task(task)
-        except DamagedError:
+        except (DamagedError, MisfitError):
             raise
         except (QkvaryError, OSError, RuntimeError) as error:
             reasons[task] = str(error)

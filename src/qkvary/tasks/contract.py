@@ -19,6 +19,7 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import MisfitError
 from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample, Sample
 
@@ -240,19 +241,18 @@ def build_network(
     the network. Otherwise the class ``built`` builds it.
     """
     if not isinstance(network, kind):
-        # All bad input is a ValueError.
-        raise ValueError(  # noqa: TRY004
+        raise MisfitError(
             f"expected a {kind.__name__} for task {task}, got {type(network).__name__}"
         )
     for name, value in exact.items():
         if getattr(network, name) != value:
-            raise ValueError(
+            raise MisfitError(
                 f"expected a network with {name} {value} for task {task}, got "
                 f"{getattr(network, name)}"
             )
     for name, value in (least or {}).items():
         if getattr(network, name) < value:
-            raise ValueError(
+            raise MisfitError(
                 f"expected a network with {name} of at least {value:,} for task {task}, got "
                 f"{getattr(network, name):,}"
             )

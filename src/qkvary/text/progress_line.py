@@ -4,11 +4,12 @@ On a terminal the line is updated in place; otherwise a new line is printed occa
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from qkvary.text.names import printable
 
@@ -66,7 +67,7 @@ class ProgressLine:
             self._drawn_lines.add(self)
             self._draw(text)
         else:
-            self._write(f"{text}\n")
+            _write(self._stream, f"{text}\n")
 
     def clear(self) -> None:
         """Clear the line."""
@@ -87,15 +88,27 @@ class ProgressLine:
             width = os.get_terminal_size(self._stream.fileno()).columns or USUAL_WIDTH
         except (OSError, ValueError):
             width = USUAL_WIDTH
-        self._write(f"{text[: width - 1].ljust(width - 1)}\r")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        _write(self._stream, f"{text[: width - 1].ljust(width - 1)}\r")
 
 
 def say(sentence: str) -> None:
     """Print a sentence on standard error, after clearing any progress line there."""
     ProgressLine.clear_all()
-    sys.stderr.write(f"{printable(sentence)}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, f"{printable(sentence)}\n")
+
+
+def discard(descriptor: int) -> None:
+    """Discard all further output of a file descriptor."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Print a text; if the reader of a pipe has gone, act as if a terminal had hung up."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        discard(stream.fileno())
+        signal.raise_signal(signal.SIGHUP)
