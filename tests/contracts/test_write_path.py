@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from tests.contracts.parsed import PACKAGE, nodes_of, python_files
 
 WRITER = "storage/durable.py"
-# The null device stands in for a stream that was closed.
 # A mark of the kernel is set back by writing to a file that is none.
 ALLOWED = {
-    "cli/main.py": ("os.open", "os.O_WRONLY", "Path(os.devnull).open"),
+    "cli/main.py": ("Path(os.devnull).open",),
     # The log of an engine, which writes it itself.
     "inference/serving.py": ("log.open",),
     # A compiler writes its library; a folder is opened to be locked.
@@ -17,7 +16,7 @@ ALLOWED = {
     # A file is made to try its lock, and removed.
     "storage/file_systems.py": ("tempfile.NamedTemporaryFile",),
     # Output goes to the null device once the terminal is gone.
-    "storage/environment.py": ("os.open", "os.O_WRONLY"),
+    "text/progress_line.py": ("os.open", "os.O_WRONLY"),
     # The folder of all runners is removed where it is empty.
     "studies/running/executors/slurm.py": ("self._folder.parent.rmdir",),
 }

@@ -53,15 +53,7 @@ class Value(Tensor):
 def evaluate(
     equation: str, config: AttentionConfig, weights: Weights, x: Tensor, scale: float
 ) -> Tensor:
-    """Return the mixed values of every head, [heads, tokens, head_dim].
-
-    Args:
-        equation: The text.
-        config: Sizes, and whether the layer is causal.
-        weights: The layer's learned numbers under the names of its state dict.
-        x: The layer input, [tokens, d_model].
-        scale: The symbol s.
-    """
+    """Return the mixed values of every head, [heads, tokens, head_dim]; ``scale`` is the symbol s."""
     text = equation
     for pattern, replacement in _REWRITES:
         text = re.sub(pattern, replacement, text)

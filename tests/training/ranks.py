@@ -1,10 +1,8 @@
 """A process that has imported torch and forks the ranks of a run for each line that it reads.
 
-So a test can train with several processes many times without importing torch as often. A line is a
-JSON object: ``ranks``, and the arguments of ``work``; with ``command`` a rank is the command line
-instead. The answers are ``started PID PID ...`` and, when all of them have ended, ``ended CODE CODE
-...``. What a rank found is in ``rank-N.json`` of the run's folder, and what it printed in
-``rank-N.txt``.
+Tests then import torch once. A line is a JSON object: ``ranks`` and the arguments of ``work``, or
+``command``. The answers are ``started PID ...``, then ``ended CODE ...``. A rank writes
+``rank-N.json`` and ``rank-N.txt`` in the run's folder.
 
 ``python -m tests.training.ranks '{...}'`` is one rank, as torchrun starts them.
 """

@@ -9,7 +9,7 @@ from typing import Any
 from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
+from qkvary.arch.variants import QKV, AnyVariant, Variant
 from qkvary.costs.exact_savings import Method, apply_savings
 from qkvary.text.names import listed
 
@@ -114,12 +114,12 @@ def choose_candidates(
 
 def _label_inherited(variant: AnyVariant, made: Model) -> str:
     """Return the label of a variant with the decoupled key that it inherits, which has a cost."""
-    layers = [
-        dataclasses.replace(own, decoupled=layer.attention.config.variant.decoupled)
-        for own, layer in zip(variant.for_layers(len(made.layers)), made.layers, strict=True)
-        if isinstance(layer.attention, ProjectedAttention)
-    ]
-    return format_label(join_layers(layers) if layers else variant)
+    attentions = [layer.attention for layer, _ in count_kinds(made.layers)]
+    projected = [one for one in attentions if isinstance(one, ProjectedAttention)]
+    inherited = {one.config.variant.decoupled for one in projected}
+    if isinstance(variant, Variant) and len(inherited) == 1:
+        variant = dataclasses.replace(variant, decoupled=inherited.pop())
+    return format_label(variant)
 
 
 def _list_losses(model: Model, rows: Sequence[Candidate]) -> Iterator[str]:
