@@ -53,7 +53,7 @@ class Value(Tensor):
 def evaluate(
     equation: str, config: AttentionConfig, weights: Weights, x: Tensor, scale: float
 ) -> Tensor:
-    """Return the mixed values of every head, [heads, tokens, head_dim]; ``scale`` is the symbol s."""
+    """Return the mixed values of every head, [heads, tokens, head_dim]; ``scale`` is s."""
     text = equation
     for pattern, replacement in _REWRITES:
         text = re.sub(pattern, replacement, text)
