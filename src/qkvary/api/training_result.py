@@ -56,6 +56,8 @@ def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
         key = path.parent.name[:SHOWN_KEY]
         run = key if store.path == RUNS else shlex.quote(str(store.path / key))
         closing.append(f"next: qkvary generate {run} --temperature 0.7")
+    # A store that is read-only can still be shown.
+    files, damage = _write_page(study, store, report) if is_writable(store.path) else ((), ())
     return TrainingResult(
         results.summary,
         add_data(report, networks=networks),
@@ -63,20 +65,24 @@ def describe_runs(study: Study, store: Store, command: str) -> TrainingResult:
         store=store,
         networks=networks,
         exit_code=5 if "diverged" in ends else 1 if "failed" in ends else 0,
-        # A store that is read-only can still be shown.
-        files=_write_page(study, store, report) if is_writable(store.path) else (),
+        files=files,
         closing=tuple(closing),
-        notices=results.damage,
+        notices=tuple(dict.fromkeys((*results.damage, *damage))),
     )
 
 
-def _write_page(study: Study, store: Store, report: Report) -> tuple[Path, ...]:
-    """Write the page of the group that a study belongs to. ``report`` is that of the study."""
-    group = find_group(store, study)
+def _write_page(
+    study: Study, store: Store, report: Report
+) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write the page of the group that a study belongs to, whose own page is ``report``.
+
+    Return the files, and descriptions of damage in the group.
+    """
+    group, damage = find_group(store, study), ()
     if group.study != study:
         results = gather_results(group.study, store, group.commands)
-        report = report_training(group.study, store, results)
-    return write_report(report, report_folder(group.page_name, store.path))
+        report, damage = report_training(group.study, store, results), results.damage
+    return write_report(report, report_folder(group.page_name, store.path)), damage
 
 
 def report_training(study: Study, store: Store, results: Results) -> Report:

@@ -75,8 +75,8 @@ def find_losses(
         )
     needed = network_parameters(config).total
     if parameters > needed:
-        why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
-        yield f"the export has {parameters:,} parameters instead of {needed:,}, because of {why}"
+        why = "matrices that pick heads" if to == "deepseek" else "copies, biases or positions"
+        yield f"the export has {parameters:,} parameters instead of {needed:,}, to store {why}"
 
 
 def plain_weights(

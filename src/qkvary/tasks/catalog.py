@@ -28,7 +28,8 @@ def load_task(config: TaskConfig) -> Task:
     if missing or isinstance(task, type):
         lacking = f" with {listed(missing)}" if len(missing) < len(_MEMBERS) and missing else ""
         raise MisfitError(f"expected load(config) to return a task{lacking}, got {brief(task)}")
-    if isinstance(version := getattr(task, "version", None), str | int):
+    version = getattr(task, "version", None)
+    if isinstance(version, str | int) and version != getattr(config, "version", None):
         raise MisfitError(
             f"expected the version of {type(task).__name__} in {type(config).__name__}, because "
             f"run keys depend on the version of the configuration only, got version {version!r} in "
