@@ -130,9 +130,8 @@ def study(
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
         left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
-        # After bad input, the same command would end in the same way.
-        is_usable = runs.exit_code != UsageError.exit_code
-        said = (runs.message, f"{left}; the same command resumes the study" if is_usable else left)
+        can_resume = runs.exit_code != UsageError.exit_code
+        said = (runs.message, f"{left}; the same command resumes the study" if can_resume else left)
         raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
     results, report = gather()
     troubled = runs.failed + runs.diverged
