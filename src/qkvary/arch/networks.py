@@ -39,7 +39,7 @@ class BlockConfig:
     """The normalisation of the whole stack. ``none``: no normalisation. ``rmsnorm-plus-one``: an
     RMSNorm that multiplies by one plus its learned weights."""
     norm_placement: NormPlacement = "pre"
-    """What is normalised.
+    """The tensors that are normalised.
 
     - ``pre``: the input of each sublayer, and the output of the last block.
     - ``pre-only``: the input of each sublayer.

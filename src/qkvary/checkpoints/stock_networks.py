@@ -75,8 +75,10 @@ def find_losses(
         )
     needed = network_parameters(config).total
     if parameters > needed:
-        why = "matrices that pick heads" if to == "deepseek" else "copies, biases or positions"
-        yield f"the export has {parameters:,} parameters instead of {needed:,}, to store {why}"
+        more = "matrices that pick heads"
+        if to != "deepseek":
+            more = "copies of weights, biases or position tables that the network does without"
+        yield f"the export has {parameters:,} parameters instead of {needed:,}: it stores {more}"
 
 
 def plain_weights(

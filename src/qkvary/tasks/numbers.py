@@ -23,7 +23,8 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
-"""Of every ten windows in the clean protocol, the last two are for validation and for testing."""
+"""In the clean protocol, window 8 of every ten (counted from 0) is for validation, window 9 for the
+test."""
 
 
 class NumberTask(ClassificationTask[NumberTaskConfig]):

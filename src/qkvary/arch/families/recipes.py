@@ -56,8 +56,9 @@ class Routed:
     width: str = "moe_intermediate_size"
     """The field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
-    """How many shared experts a layer has. ``none``: no shared expert. ``one``: one, as wide as the
-    other experts. ``count``, ``width``: the configuration states their number or total width."""
+    """The number of shared experts of a layer. With ``none`` it is 0. With ``one`` it is 1, and the
+    expert is as wide as the others. With ``count`` or ``width``, the configuration states the
+    number or the total width."""
     shared_count: int = 0
     """Number of shared experts if the configuration omits it."""
     gated_sharing: bool = False
