@@ -59,7 +59,7 @@ def gradients(module: nn.Module, output: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("label", EVERY_LABEL)
 def test_a_layer_and_its_gradients(label: str) -> None:
     """In float64, with padding and without."""
-    fields = {} if label not in FUSED else {"kernel": "auto"}
+    fields: dict[str, Any] = {} if label not in FUSED else {"kernel": "auto"}
     layer = Attention(make_config(label, causal=label in LABELS, **fields)).double()
     randomize(layer, 1)
     other = copy.deepcopy(layer).to(DEVICE)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from qkvary.training.distribution import Distribution
+from qkvary.training.distribution import SINGLE_PROCESS, Distribution
 from qkvary.training.loop import Outcome, train
 from qkvary.training.parallel import Replicated, Sharded
 from qkvary.training.processes import Collectives, RankInfo, connect
@@ -32,12 +32,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, list[f
 
 
 def run(
-    folder: Path, *, device: str = "cuda", distribution: Distribution | None = None, **fields: Any
+    folder: Path, distribution: Distribution = SINGLE_PROCESS, device: str = "cuda", **fields: Any
 ) -> tuple[Outcome, list[float]]:
     """Train and return the outcome and the losses of all steps."""
-    outcome = train(
-        small_run(device=device, **fields), SmallLanguage(), folder, distribution=distribution
-    )
+    given = small_run(device=device, **fields)
+    outcome = train(given, SmallLanguage(), folder, distribution=distribution)
     assert outcome.status == "done"
     return outcome, [event["loss"] for event in log(folder, "train")]
 

@@ -40,9 +40,9 @@ difference that would have been seen.
   the difference of validation losses or accuracies at the end of a training, less that halfway.
 - *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
   the same of its reference. Runs of a seed read the same batches.
-- *test accuracy*, *test loss*: the variant less its reference. For the accuracies in sorting a unit
-  is a seed (the mean of four networks); for the losses of characters, a network (the mean of two
-  seeds).
+- *test accuracy*, *test loss*: the variant less its reference. A unit is a network in one setting,
+  the mean of its seeds. For the synthetic tasks there are eight: four networks of width 64, with 64
+  digits and with 128.
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
 
 `python studies/ours/derived-figures/measure.py` makes it again.
@@ -106,8 +106,14 @@ SETTINGS = (
 )
 """Studies with two settings between which the cost of an identity query may change."""
 PUBLISHED = STUDIES.parent / "key_value"
-SORTED = PUBLISHED / "synthetic-published-part" / "d64-n64-runs.jsonl.xz"
-"""Runs with 64 digits; those of sorting are complete: four networks, six variants, three seeds."""
+SYNTHETIC = tuple(
+    PUBLISHED / f"synthetic-published-{name}.jsonl.xz"
+    for name in ("part/runs", "part/d64-n64-runs", "longer/runs")
+)
+"""All runs of the five tasks at width 64, with 64 digits (on a CPU) and with 128 (on a GPU)."""
+UNIT = ("max_tokens", "num_layers")
+"""Fields of a network that, with its number of heads, tell one unit from another."""
+TASKS = ("reverse", "sort", "sub", "swap", "copy")
 CHARACTERS = PUBLISHED / "chars-published" / "runs.jsonl.xz"
 
 
@@ -265,44 +271,36 @@ def rank_rows(study: str, setting: str) -> Iterator[dict[str, Raw]]:
         yield {**row, **ends}
 
 
-def read_means(path: Path, task: str, *, by_seed: bool) -> dict[tuple[str, Any], float]:
-    """Return the mean score of each variant's runs, by variant and by seed or network."""
-    found: dict[tuple[str, Any], list[float]] = {}
-    for run in read_runs(path.read_bytes(), str(path)):
-        one = run.record
-        if one.task == task:
-            network = one.config["network"]
-            layers = (network["num_layers"], network["attention"]["num_heads"])
-            unit = one.seed if by_seed else layers
-            found.setdefault((one.variant, unit), []).append(one.metrics[one.metric])
-    return {key: fmean(values) for key, values in found.items()}
-
-
-def count_all(path: Path, task: str, variants: Sequence[str]) -> set[int]:
-    """Return the parameter counts of the networks of these variants."""
-    records = (run.record for run in read_runs(path.read_bytes(), str(path)))
-    own = (one for one in records if one.task == task and one.variant in variants)
-    return {one.costs["parameters"]["total"] for one in own}
-
-
 def mean_rows(
-    path: Path, task: str, pairs: Sequence[tuple[str, str]], quantity: str
+    paths: Sequence[Path],
+    tasks: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    table: str,
+    quantity: str,
 ) -> Iterator[dict[str, Raw]]:
-    """Yield differences of mean test scores."""
-    means = read_means(path, task, by_seed=path == SORTED)
+    """Yield differences of mean test scores. A unit is a network with a sequence length."""
+    scores: dict[str, dict[tuple[int, ...], list[float]]] = {}
+    counts: dict[str, set[int]] = {}
+    for run in itertools.chain(*(read_runs(path.read_bytes(), str(path)) for path in paths)):
+        one = run.record
+        if one.task in tasks:
+            network = one.config["network"]
+            unit = (*(network[name] for name in UNIT), network["attention"]["num_heads"])
+            scores.setdefault(one.variant, {}).setdefault(unit, []).append(one.metrics[one.metric])
+            counts.setdefault(one.variant, set()).add(one.costs["parameters"]["total"])
     for variant, reference in pairs:
-        units = [unit for own, unit in means if own == variant]
-        estimate = paired_t(
-            [means[variant, unit] - means[reference, unit] for unit in units],
-            confidence=corrected_confidence(0.95, len(pairs)),
-        )
+        own, other = scores[variant], scores[reference]
         yield figure_row(
-            estimate,
-            table=f"{path.parent.name}, {task}",
+            paired_t(
+                [fmean(own[unit]) - fmean(other[unit]) for unit in own],
+                confidence=corrected_confidence(0.95, len(pairs)),
+            ),
+            table=table,
             variant=variant,
             reference=reference,
             quantity=quantity,
-            parameters=count_all(path, task, (variant, reference)),
+            parameters=counts[variant] | counts[reference],
         )
 
 
@@ -319,8 +317,13 @@ def figure_rows() -> Iterator[dict[str, Raw]]:
     for study, setting in RANKED:
         yield from rank_rows(study, setting)
     shared = ("Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-    yield from mean_rows(SORTED, "sort", [(one, "QKV") for one in shared], "test accuracy")
-    yield from mean_rows(CHARACTERS, "characters", [("(Q=K-V)+", "Q=K-V")], "test loss")
+    for name, tasks in (("sort", ("sort",)), (f"average of {', '.join(TASKS)}", TASKS)):
+        pairs = [(one, "QKV") for one in shared]
+        table = f"synthetic-published, width 64, {name}"
+        yield from mean_rows(SYNTHETIC, tasks, pairs, table=table, quantity="test accuracy")
+    pairs = [("(Q=K-V)+", "Q=K-V")]
+    table = "chars-published, characters"
+    yield from mean_rows([CHARACTERS], ["characters"], pairs, table=table, quantity="test loss")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
