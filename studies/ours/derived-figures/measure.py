@@ -2,8 +2,8 @@
 
     python studies/ours/derived-figures/measure.py
 
-It reads the kept runs (``studies/*/*runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
-are Student's at 95 %, for all rows of a table at once.
+It reads the kept runs (``studies/*/*runs.jsonl.xz``) and trains nothing. Pairs are seeds, or for
+some studies settings; intervals are Student's at 95 %, for all rows of a comparison at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import argparse
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from qkvary.papers.kept_tables import read_rows
 from qkvary.papers.script_figures import figure_row, write_figures
 from qkvary.reports.tables import Raw
 from qkvary.studies.results.statistics import corrected_confidence, paired_t, rank_correlation
-from qkvary.studies.running.run_archive import read_runs
+from qkvary.studies.running.run_archive import FinishedRun, read_runs
 
 STUDIES = Path(__file__).resolve().parents[1]
 FOLDER = Path(__file__).parent
@@ -30,9 +31,10 @@ LAST_LOSSES = 6
 """Logged training losses whose mean is the training loss at the end."""
 PAGE = """# Figures that follow from the curves or several tables of kept runs
 
-Nothing is trained here. Figures are means over seeds of paired differences, with Student's
-intervals at 95 % for all rows of the same comparison at once. `detectable` is the smallest
-difference that would have been seen.
+Nothing is trained here. Figures are means of paired differences, with Student's intervals at
+95 % for all rows of the same comparison at once. Pairs are seeds, except in the rows of
+`synthetic-published` and `chars-published`. `detectable` is the smallest difference that would
+have been seen.
 
 - *validation loss*, *validation accuracy*: the variant less its reference, at the evaluation that
   is nearest to each quarter of the training.
@@ -40,9 +42,10 @@ difference that would have been seen.
   the difference of validation losses or accuracies at the end of a training, less that halfway.
 - *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
   the same of its reference. Runs of a seed read the same batches.
-- *test accuracy*, *test loss*: the variant less its reference. A unit is a network in one setting,
-  the mean of its seeds. For the synthetic tasks there are eight: four networks of width 64, with 64
-  digits and with 128.
+- *test accuracy*, *test loss*, *validation loss halfway*: the variant less its reference; the last
+  one at the evaluation that is nearest to half of the training. Pairs are networks in one setting,
+  each the mean of its seeds. `synthetic-published` has eight: four networks of width 64, with 64
+  digits and with 128. *mean test accuracy* is the mean over these eight.
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
 
 `python studies/ours/derived-figures/measure.py` makes it again.
@@ -51,7 +54,11 @@ difference that would have been seen.
 
 - The learning rate falls over each training, so that a network halfway is no network that was
   trained for half as long.
-- The networks are small; nothing was measured at the sizes of the papers.
+- The networks are small. Only those of `synthetic-published` and `chars-published` have published
+  sizes.
+- Intervals over settings assume that the settings are independent. In `synthetic-published`,
+  networks that differ only in their heads or in the length start from the same weights, so these
+  intervals are too narrow.
 - The gaps are those after 245,760 bytes, the beginning of a training. They say nothing about
   networks that learn their text by heart.
 
@@ -106,14 +113,14 @@ SETTINGS = (
 )
 """Studies with two settings between which the cost of an identity query may change."""
 PUBLISHED = STUDIES.parent / "key_value"
-SYNTHETIC = tuple(
-    PUBLISHED / f"synthetic-published-{name}.jsonl.xz"
-    for name in ("part/runs", "part/d64-n64-runs", "longer/runs")
+SYNTHETIC = (
+    PUBLISHED / "synthetic-published-part" / "runs.jsonl.xz",
+    PUBLISHED / "synthetic-published-part" / "d64-n64-runs.jsonl.xz",
+    PUBLISHED / "synthetic-published-longer" / "runs.jsonl.xz",
 )
 """All runs of the five tasks at width 64, with 64 digits (on a CPU) and with 128 (on a GPU)."""
-UNIT = ("max_tokens", "num_layers")
-"""Fields of a network that, with its number of heads, tell one unit from another."""
 TASKS = ("reverse", "sort", "sub", "swap", "copy")
+UNSOLVED = ("reverse", "sort", "swap")
 CHARACTERS = PUBLISHED / "chars-published" / "runs.jsonl.xz"
 
 
@@ -271,37 +278,99 @@ def rank_rows(study: str, setting: str) -> Iterator[dict[str, Raw]]:
         yield {**row, **ends}
 
 
-def mean_rows(
-    paths: Sequence[Path],
-    tasks: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
-    *,
-    table: str,
-    quantity: str,
-) -> Iterator[dict[str, Raw]]:
-    """Yield differences of mean test scores. A unit is a network with a sequence length."""
-    scores: dict[str, dict[tuple[int, ...], list[float]]] = {}
-    counts: dict[str, set[int]] = {}
-    for run in itertools.chain(*(read_runs(path.read_bytes(), str(path)) for path in paths)):
-        one = run.record
-        if one.task in tasks:
-            network = one.config["network"]
-            unit = (*(network[name] for name in UNIT), network["attention"]["num_heads"])
-            scores.setdefault(one.variant, {}).setdefault(unit, []).append(one.metrics[one.metric])
-            counts.setdefault(one.variant, set()).add(one.costs["parameters"]["total"])
-    for variant, reference in pairs:
-        own, other = scores[variant], scores[reference]
-        yield figure_row(
-            paired_t(
-                [fmean(own[unit]) - fmean(other[unit]) for unit in own],
-                confidence=corrected_confidence(0.95, len(pairs)),
-            ),
-            table=table,
+def test_score(run: FinishedRun) -> float:
+    """Return the test score of a run."""
+    return run.record.metrics[run.record.metric]
+
+
+def halfway_loss(run: FinishedRun) -> float:
+    """Return the validation loss at the evaluation that is nearest to half of a training."""
+    events = [json.loads(line) for line in (run.journal or b"").splitlines()]
+    losses = {one["step"]: one["loss"] for one in events if one["event"] == "validation"}
+    half = max(losses) / 2
+    return losses[min(losses, key=lambda step: abs(step - half))]
+
+
+class Scores(NamedTuple):
+    """Scores of the runs of a study, by variant and by setting of its network."""
+
+    by_unit: Mapping[str, Mapping[tuple[int, ...], Sequence[float]]]
+    parameters: Mapping[str, set[int]]
+    """Parameter counts of the networks of each variant."""
+
+    def mean_rows(self, variants: Sequence[str], **names: str) -> Iterator[dict[str, Raw]]:
+        """Yield the mean score of each variant. A unit is a network in one setting."""
+        for variant in variants:
+            yield self._row(
+                variant, [fmean(one) for one in self.by_unit[variant].values()], **names
+            )
+
+    def difference_rows(
+        self, pairs: Sequence[tuple[str, str]], **names: str
+    ) -> Iterator[dict[str, Raw]]:
+        """Yield the differences of the mean scores of variants, paired by unit."""
+        for variant, reference in pairs:
+            own, other = self.by_unit[variant], self.by_unit[reference]
+            values = [fmean(own[unit]) - fmean(other[unit]) for unit in own]
+            yield self._row(variant, values, reference, comparisons=len(pairs), **names)
+
+    def _row(
+        self,
+        variant: str,
+        values: Sequence[float],
+        reference: str = "",
+        *,
+        comparisons: int = 1,
+        **names: str,
+    ) -> dict[str, Raw]:
+        own, other = (self.parameters.get(one, set()) for one in (variant, reference))
+        return figure_row(
+            paired_t(values, confidence=corrected_confidence(0.95, comparisons)),
+            runs=sum(map(len, self.by_unit[variant].values())),
             variant=variant,
             reference=reference,
-            quantity=quantity,
-            parameters=counts[variant] | counts[reference],
+            parameters=own | other,
+            **names,
         )
+
+
+def collect_scores(
+    runs: Iterable[FinishedRun], score: Callable[[FinishedRun], float] = test_score
+) -> Scores:
+    """Return the scores of runs, of which each variant has equally many in each setting."""
+    found: dict[str, dict[tuple[int, ...], list[float]]] = {}
+    parameters: dict[str, set[int]] = {}
+    for run in runs:
+        one, network = run.record, run.record.config["network"]
+        attention = network["attention"]
+        unit = (network["max_tokens"], network["num_layers"])
+        unit += (attention["d_model"], attention["num_heads"])
+        found.setdefault(one.variant, {}).setdefault(unit, []).append(score(run))
+        parameters.setdefault(one.variant, set()).add(one.costs["parameters"]["total"])
+    if len({len(values) for units in found.values() for values in units.values()}) > 1:
+        sys.exit("expected equally many runs of each variant in each setting")
+    return Scores(found, parameters)
+
+
+def synthetic_rows() -> Iterator[dict[str, Raw]]:
+    """Yield the figures of the synthetic tasks."""
+    runs = [run for path in SYNTHETIC for run in read_runs(path.read_bytes(), str(path))]
+    variants = list(dict.fromkeys(run.record.variant for run in runs))
+    to_qkv = [(one, "QKV") for one in variants if one != "QKV"]
+    of_plus = [(f"({one})+", one) for one in ("Q=K-V", "Q=K=V")]
+    # Every run of sub and copy has an accuracy of 1.
+    tables = {**{task: (task,) for task in UNSOLVED}, f"average of {', '.join(TASKS)}": TASKS}
+    for name, tasks in tables.items():
+        table = f"synthetic-published, width 64, {name}"
+        own = [run for run in runs if run.record.task in tasks]
+        scores = collect_scores(own)
+        yield from scores.mean_rows(variants, table=table, quantity="mean test accuracy")
+        for pairs in (to_qkv, of_plus):
+            yield from scores.difference_rows(pairs, table=table, quantity="test accuracy")
+        if name == "sort":
+            halfway = collect_scores(own, halfway_loss)
+            names = {"table": table, "quantity": "validation loss halfway"}
+            yield from halfway.difference_rows(to_qkv, **names)
 
 
 def figure_rows() -> Iterator[dict[str, Raw]]:
@@ -316,14 +385,10 @@ def figure_rows() -> Iterator[dict[str, Raw]]:
     yield from gap_rows()
     for study, setting in RANKED:
         yield from rank_rows(study, setting)
-    shared = ("Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-    for name, tasks in (("sort", ("sort",)), (f"average of {', '.join(TASKS)}", TASKS)):
-        pairs = [(one, "QKV") for one in shared]
-        table = f"synthetic-published, width 64, {name}"
-        yield from mean_rows(SYNTHETIC, tasks, pairs, table=table, quantity="test accuracy")
-    pairs = [("(Q=K-V)+", "Q=K-V")]
-    table = "chars-published, characters"
-    yield from mean_rows([CHARACTERS], ["characters"], pairs, table=table, quantity="test loss")
+    yield from synthetic_rows()
+    characters = collect_scores(read_runs(CHARACTERS.read_bytes(), str(CHARACTERS)))
+    names = {"table": "chars-published, characters", "quantity": "test loss"}
+    yield from characters.difference_rows([("(Q=K-V)+", "Q=K-V")], **names)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -145,8 +145,8 @@ def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, .
     if not guesses:
         return (), False
     sentence = (
-        f"Nothing was learnt on {listed([*guesses])}: no variant is visibly better than guessing "
-        f"({listed([*dict.fromkeys(guesses.values())])})."
+        f"Little or nothing was learnt on {listed([*guesses])}: the mean of no variant is visibly "
+        f"better than guessing ({listed([*dict.fromkeys(guesses.values())])})."
     )
     return (sentence,), len(guesses) == len(settings)
 

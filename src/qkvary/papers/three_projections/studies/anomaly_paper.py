@@ -25,8 +25,9 @@ STUDY = Study(
         "find it?"
     ),
     description=_WHAT.format(
-        "the last image always shows a different class, as in the code that the authors "
-        "adapted, so a network that knows positions can answer without looking at the images"
+        "the last image always shows a different class, as in a tutorial in the public code "
+        "(the papers do not say where it is), so a network that knows positions can answer "
+        "without looking at the images"
     ),
     settings=published_grid("last"),
     variants=SYNTHETIC_VARIANTS,
