@@ -292,6 +292,11 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
                 "MACs are multiply-accumulate operations of one forward pass; the number of FLOPs "
                 "is twice the number of MACs."
             ),
+            *(
+                ("A task with several settings has the mean costs of their networks.",)
+                if any(len(table.settings) > 1 for group in groups.values() for table in group)
+                else ()
+            ),
         ),
     )
 
