@@ -80,7 +80,7 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     if config.block.norm != "none":
         raise UsageError(
             f"expected a network without norms, got {config.block.norm}: a norm does "
-            "not allow a change of basis (Karbevski and Mijoski, Theorem 8.2); train with norm none"
+            "not allow a change of basis (Karbevski and Mijoski, Remark 7); train with norm none"
         )
     layers, statement = _choose_layers(draft, options, role)
     skips = f"skips around {config.block.skips}" if config.block.skips != "none" else "no skips"

@@ -93,7 +93,10 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
         return finding
     figure = f"{finding.figure}, {finding.condition}" if finding.condition else finding.figure
-    return replace(finding, verdict="not distinguished", figure=figure, is_small=True)
+    clear = finding.verdict != "not distinguished"
+    return replace(
+        finding, verdict="not distinguished", figure=figure, is_small=True, is_clear=clear
+    )
 
 
 def _outweigh(judges: Sequence[Judge], findings: Sequence[Finding]) -> list[Finding]:

@@ -50,7 +50,8 @@ CAVEATS = (
 )
 FOLDED = 3
 """Maximum number of findings of a claim that the report shows in full. If a claim has more, the
-report shows at most one finding per record and counts the others."""
+report shows at most one finding per record and counts the others. It always shows the findings
+that are undecided only because of the size of their networks."""
 MANY = 5
 """Maximum number of findings of a claim for one finding per record. If a claim has more findings,
 the report shows only one finding that does not hold (if there is one) and counts the others."""
@@ -201,7 +202,8 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
     for record, check in dict.fromkeys((o.record, o.check) for o in one.findings):
         group = [o for o in one.findings if (o.record, o.check) == (record, check)]
         first = against if found > MANY else _telling(group)
-        figures = map(_figure, group) if found <= FOLDED else _folded(group, first)
+        clear = [o for o in group if o.is_clear]
+        figures = map(_figure, group) if found <= FOLDED else _folded(group, first, clear)
         # The page of a study shows its command.
         page = record if group[0].study else ""
         where = "; ".join([page] if page and found > FOLDED else filter(None, (page, check)))
@@ -217,14 +219,17 @@ def _telling(group: Sequence[Finding]) -> Finding:
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 
-def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the text of the finding ``first``, and then the number of other findings per verdict.
+def _folded(
+    group: Sequence[Finding], first: Finding | None, clear: Sequence[Finding]
+) -> Iterator[str]:
+    """Yield the text of the findings to show, and then the number of other findings per verdict.
 
-    If the group does not contain ``first``, only the numbers are given.
+    The finding ``first`` and the findings in ``clear`` are shown. If the group contains none of
+    them, only the numbers are given.
     """
-    shown = [one for one in group if one is first]
+    shown = [one for one in group if one is first or one in clear]
     yield from map(_figure, shown)
-    rest = Counter(one.verdict for one in group if one is not first)
+    rest = Counter(one.verdict for one in group if one not in shown)
     for verdict, number in rest.items():
         kind = f"{number} more" if shown else count(number, "figure")
         yield f"{kind} with the verdict '{verdict}'"

@@ -130,6 +130,8 @@ class Finding:
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
     """True if the networks are too small for the claim."""
+    is_clear: bool = False
+    """True if the size of the networks is the only reason why the finding is undecided."""
     record: str
     """The page, table or test that has the figure."""
     check: str

@@ -1,8 +1,9 @@
 """What is asked about paper 3's transfer of a basis, what came out, and the folder about it.
 
 The paper trains a two-layer GELU network with a skip connection on the function that a change of
-basis makes of another one, and compares it with the best linear map. Its text has lost the formula
-of the target and how its three matrices are scaled; so every reading is run that could be meant.
+basis makes of another one, and compares it with the best linear map. Our copy of its text lacks the
+formula of the target and the scales of its three matrices; so every reading is run that could be
+meant.
 Every sentence of the README follows from the figures.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 8.3.
@@ -173,7 +174,7 @@ def find_caveats(runs: Sequence[BasisRun], summaries: Sequence[BasisSummary]) ->
     ]
     return [
         (
-            "The text of the paper has lost the formula of the target, how its three matrices are "
+            "Our copy of the text lacks the formula of the target, how its three matrices are "
             "scaled, its widths, its learning rate, its weight decay and its ridge: these are "
             "ours, and so are the readings."
         ),

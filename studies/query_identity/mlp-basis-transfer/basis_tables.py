@@ -32,7 +32,12 @@ def results_table(summaries: Sequence[BasisSummary]) -> Table:
             Column(key="linear_detectable", title="detectable", below="points"),
             Column(key="analytic_error", title="linear map", below="infinite width"),
             Column(key="student_cosine", title="cosine", below="student"),
-            Column(key="agrees", title="linear error", below="as printed", numeric=False),
+            Column(
+                key="agrees",
+                title="linear error",
+                below="as printed, infinite width",
+                numeric=False,
+            ),
         ),
         rows=tuple(_row(one) for one in summaries),
     )

@@ -1,4 +1,4 @@
-"""Runs every statement of paper 3 on trained networks, and writes the tables of this folder.
+"""Runs the theorems of paper 3 on trained networks or random matrices, and writes the tables.
 
     python studies/query_identity/why/measure.py
     python studies/query_identity/why/measure.py --kept
@@ -68,13 +68,13 @@ class Case:
 CASES = (
     Case("Proposition 4.1", "one head", "QKV@alibi", "merge-query-key"),
     Case("Remark 1", "one head", "QKV@alibi", "merge-value-output"),
-    Case("Proposition 4.2", "LayerNorm", "QKV@rotary", "gauge"),
+    Case("Proposition 4.2, and value and output", "LayerNorm", "QKV@rotary", "gauge"),
     Case("Theorem 4.1", "both skips", "QKV@rotary", "identity-query", 2),
     Case("Theorem 4.2", "attention skip", "QKV@rotary", "identity-query"),
     Case("Theorem 4.2", "attention skip", "Q-K=V@alibi", "identity-query"),
     Case("Theorem 4.2", "attention skip", "MQA@alibi", "identity-query"),
-    Case("Theorem 4.2, W_K", "attention skip", "QKV@rotary", "identity-key"),
-    Case("Theorem 4.2, W_V", "attention skip", "QKV@rotary", "identity-value"),
+    Case("construction of Theorem 4.2, W_K", "attention skip", "QKV@rotary", "identity-key"),
+    Case("construction of Theorem 4.2, W_V", "attention skip", "QKV@rotary", "identity-value"),
     Case("Theorem 4.3", "shared blocks", "QKV@rotary", "identity-query"),
     Case("reduction of +", "learned positions", "(QKV)+", "reduce-plus"),
 )

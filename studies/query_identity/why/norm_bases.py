@@ -9,7 +9,7 @@ function exists, but it is no linear map, and no feed-forward network computes i
 of basis passes no norm (:func:`measure_transfer` says how near a network comes).
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemma 8.1, Theorem 8.2 and
-Remarks 5 to 7, whose formulas its text leaves out.
+Remarks 5 to 7, whose formulas our copy of the text lacks.
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def measure_linearity(basis: NormBasis, *, is_unit: bool = False, seed: int = 0)
 
     Args:
         basis: The basis after the norm.
-        is_unit: Whether inputs have norm 1, as in Remark 5; standard normal otherwise.
+        is_unit: Whether inputs have norm 1; standard normal otherwise.
         seed: Of the inputs.
     """
     width, generator = len(basis.matrix), torch.Generator().manual_seed(seed)

@@ -24,6 +24,8 @@ _TOLERANCE = 1e-9
 _DEPENDENT = 1e-12
 """Products count as independent if the smallest eigenvalue of their Gram matrix exceeds this share
 of the largest."""
+_COLLINEAR = 1e-12
+"""Rows count as collinear if the absolute value of their cosine differs from 1 by at most this."""
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
@@ -79,9 +81,12 @@ def decide_skip(
     The equation ``sum_i c_i w2_i w1_i^T = -1`` is solved for c. If every c_i is 0 or 1, the sign of
     the channels with c_i = 1 has to change. Both matrices are in float64.
 
+    If such channels exist, the skip can be absorbed. If none exist, it cannot be absorbed, but only
+    if no two rows of W_1 are collinear, no row of W_1 is zero and no column of W_2 is zero.
+
     Returns:
         The channels, or ``None`` with the reason: either no set of channels solves the equation, or
-        the products are linearly dependent and the question stays open.
+        the question stays open, because products are linearly dependent or rows are collinear.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)
@@ -94,6 +99,11 @@ def decide_skip(
     channels = coefficients > 0.5
     products = down[:, channels] @ up[channels]
     distance = float((products + torch.eye(len(down))).abs().max())
+    if distance > _TOLERANCE and _has_collinear_rows(up):
+        return SkipDecision(
+            None,
+            f"rows of W_1 are collinear, which {STATEMENT} excludes, so the method cannot decide",
+        )
     if distance > _TOLERANCE:
         return SkipDecision(
             None,
@@ -101,6 +111,12 @@ def decide_skip(
             f"entries differ from the identity by up to {distance:.2g}",
         )
     return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
+
+
+def _has_collinear_rows(matrix: Float[Tensor, "rows columns"]) -> bool:
+    unit = torch.nn.functional.normalize(matrix, dim=1)
+    cosines = (unit @ unit.mT).abs().fill_diagonal_(0.0)
+    return float(cosines.max()) >= 1.0 - _COLLINEAR
 
 
 def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:

@@ -5,7 +5,8 @@ matrix B: ``k A`` with ``q A^-T`` gives the same scores, and ``v B`` with ``B^-1
 same output. If two roles share a projection, one change has to fit both roles. With rotary
 positions, A has only one free complex number per frequency.
 
-Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2,
+for query and key. The paper leaves value and output open.
 """
 
 import math
@@ -29,7 +30,7 @@ from qkvary.conversions.draft import (
 )
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "Proposition 4.2"
+STATEMENT = "Proposition 4.2 for query and key, and the same for value and output"
 CONDITION = 10.0
 
 

@@ -1,7 +1,15 @@
 """Tests low-rank keys and values, and the layer from the overview article's code."""
 
+from dataclasses import replace
+
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
+
+FACTORED = (
+    "In these networks, a quarter of the layer's width is the size of a head. The only key head of "
+    "the article's layer, Q-K[d/4]-V/1, therefore has full rank: its projection is merely the "
+    "product of two factors."
+)
 
 STUDY = Study(
     name="low-rank-quick",
@@ -15,7 +23,7 @@ STUDY = Study(
         "a low rank has as many parameters as a layer with GQA-2. The product of the two factors "
         "is initialized with the standard deviation of a full matrix."
     ),
-    settings=(quick_characters(),),
+    settings=(replace(quick_characters(), limits=(FACTORED,)),),
     variants=(
         "QKV",
         "Q-K[d/4]-V",

@@ -43,11 +43,6 @@ def _study(size: Size) -> Study:
                 "Only the skips are changed: the initial weights and the learning rate were "
                 "chosen for networks with both skips."
             ),
-            (
-                "In networks without norms, the scores of I-K-V are multiplied by the factor "
-                "that suits normed inputs, which have a standard deviation of 1. The inputs in "
-                "these networks have a smaller standard deviation at the start of training."
-            ),
         ),
     )
 
