@@ -464,8 +464,8 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         "95 % intervals. For every width, the paper prints 4-5 % for the network and 9-10 % for "
         "the linear map. Our copy of the text lacks the formula of the target, so the charts use "
         "two readings of it. With the first, the linear map has about the printed error; with the "
-        "second, it has a larger one: 11.2 to 13.1 %, and 10.4 % at infinite width. The network "
-        "was trained for 20,000 steps of 65,536 inputs, as in the paper."
+        "second, it has a larger one, which falls with the width. The network was trained for "
+        "20,000 steps of 65,536 inputs, as in the paper."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
     return _Drawn(blocks=(Prose(text), group))
