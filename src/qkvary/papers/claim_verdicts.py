@@ -71,9 +71,10 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     if own and verdict.startswith("holds"):
         why = UNDECIDED if any(one.study for one in findings) else PRINTED
         verdict, condition = "holds with a condition", _join(f"It holds {why}.", condition)
-    if claim.untested and verdict.startswith("holds"):
+    if claim.untested and verdict != "does not hold":
+        verdict = "holds with a condition" if verdict == "holds" else verdict
         untested = f"{claim.untested[0].upper()}{claim.untested[1:]} is not tested here."
-        verdict, condition = "holds with a condition", _join(condition, untested)
+        condition = _join(condition, untested)
     if verdict != "holds":
         condition = _join(condition, _say_small(claim, findings))
     return JudgedClaim(

@@ -50,11 +50,12 @@ CAVEATS = (
 )
 FOLDED = 3
 """Maximum number of findings of a claim that the report shows in full. If a claim has more, the
-report shows at most one finding per record and counts the others. It always shows the findings
-that are undecided only because of the size of their networks."""
+report shows one finding per record and counts the others."""
 MANY = 5
 """Maximum number of findings of a claim for one finding per record. If a claim has more findings,
-the report shows only one finding that does not hold (if there is one) and counts the others."""
+the report shows one finding that does not hold (if there is one) and counts the others. It always
+shows the findings that are undecided only because of the size of their networks, a test, and a
+single figure of a published table."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -202,7 +203,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
     for record, check in dict.fromkeys((o.record, o.check) for o in one.findings):
         group = [o for o in one.findings if (o.record, o.check) == (record, check)]
         first = against if found > MANY else _telling(group)
-        clear = [o for o in group if o.is_clear]
+        clear = [o for o in group if o.is_clear or o.tested or (o.printed and len(group) == 1)]
         figures = map(_figure, group) if found <= FOLDED else _folded(group, first, clear)
         # The page of a study shows its command.
         page = record if group[0].study else ""

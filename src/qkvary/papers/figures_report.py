@@ -402,7 +402,7 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     text = (
         f"The maps show the scores of {_KEYS_DRAWN} random keys of {_CHANNELS} numbers each. The "
         "paper draws keys in the same way but prints no seed, so its keys differ from these. The "
-        "upper part of the paper's figure is this code:"
+        "upper part of the paper's figure is a torch function that does what this numpy code does:"
     )
     group = Group(blocks=charts, layout="maps", file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))

@@ -30,7 +30,7 @@ class ImageTaskConfig(Accuracy):
     """``clean`` takes ``validation_images`` out of the training images. ``as-published`` follows
     paper 2's code: MNIST and FashionMNIST are validated on the test images. For CIFAR, training and
     validation images are drawn independently, so that nine of ten validation images are trained on.
-    Tiny ImageNet, which has no public code, is validated on the test images."""
+    Tiny ImageNet, whose printed results have no public code, is validated on the test images."""
     validation_images: int = 5_000
     """Number of validation images. If the test images are used for validation, all of them are, and
     this number is ignored."""
