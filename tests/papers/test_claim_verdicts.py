@@ -253,6 +253,7 @@ def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
     assert judge_claim(asked, lambda judge: KEPT.get(judge.key)).verdict == "holds with a condition"
     other = dataclasses.replace(asked, judges=(FAILS, TEST))
     assert judge_claim(other, lambda judge: KEPT.get(judge.key)).verdict == "not distinguished"
+    assert not judge_claim(dataclasses.replace(claim([WRONG]), untested="speed")).condition
 
 
 def small_and_large(

@@ -83,6 +83,8 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
             "not allow a change of basis (Karbevski and Mijoski, Remark 7); train with norm none"
         )
     layers, statement = _choose_layers(draft, options, role)
+    if role != "query":
+        statement = f"the construction of {statement} for the {role}"
     skips = f"skips around {config.block.skips}" if config.block.skips != "none" else "no skips"
     conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
     bias = f"no {role} bias"

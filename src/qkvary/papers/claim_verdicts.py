@@ -52,7 +52,8 @@ class JudgedClaim:
     claim: Claim
     verdict: ClaimVerdict
     condition: str
-    """Sentences that say when the claim holds and when it does not. Empty if unconditional."""
+    """Sentences that say when the claim holds and when it does not, what is not tested, and which
+    networks are too small. Empty if unconditional."""
     scale: str
     """Sizes of the networks that decide the verdict, and their studies; empty without networks."""
     needs: str
@@ -94,9 +95,9 @@ def _at_scale(finding: Finding, claim: Claim) -> Finding:
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
         return finding
     figure = f"{finding.figure}, {finding.condition}" if finding.condition else finding.figure
-    clear = finding.verdict != "not distinguished"
+    decided = finding.verdict != "not distinguished"
     return replace(
-        finding, verdict="not distinguished", figure=figure, is_small=True, is_clear=clear
+        finding, verdict="not distinguished", figure=figure, is_small=True, is_only_small=decided
     )
 
 

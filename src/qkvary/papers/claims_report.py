@@ -50,12 +50,11 @@ CAVEATS = (
 )
 FOLDED = 3
 """Maximum number of findings of a claim that the report shows in full. If a claim has more, the
-report shows one finding per record and counts the others."""
+report shows one finding per record and counts the others. Findings that only the size of their
+networks leaves undecided, tests, and a single figure of a published table are always shown."""
 MANY = 5
 """Maximum number of findings of a claim for one finding per record. If a claim has more findings,
-the report shows one finding that does not hold (if there is one) and counts the others. It always
-shows the findings that are undecided only because of the size of their networks, a test, and a
-single figure of a published table."""
+the report shows one finding that does not hold (if there is one) and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -203,8 +202,11 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
     for record, check in dict.fromkeys((o.record, o.check) for o in one.findings):
         group = [o for o in one.findings if (o.record, o.check) == (record, check)]
         first = against if found > MANY else _telling(group)
-        clear = [o for o in group if o.is_clear or o.tested or (o.printed and len(group) == 1)]
-        figures = map(_figure, group) if found <= FOLDED else _folded(group, first, clear)
+        alone = len(group) == 1
+        shown = [
+            o for o in group if o is first or o.is_only_small or o.tested or (o.printed and alone)
+        ]
+        figures = map(_figure, group) if found <= FOLDED else _folded(group, shown)
         # The page of a study shows its command.
         page = record if group[0].study else ""
         where = "; ".join([page] if page and found > FOLDED else filter(None, (page, check)))
@@ -220,15 +222,8 @@ def _telling(group: Sequence[Finding]) -> Finding:
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 
-def _folded(
-    group: Sequence[Finding], first: Finding | None, clear: Sequence[Finding]
-) -> Iterator[str]:
-    """Yield the text of the findings to show, and then the number of other findings per verdict.
-
-    The finding ``first`` and the findings in ``clear`` are shown. If the group contains none of
-    them, only the numbers are given.
-    """
-    shown = [one for one in group if one is first or one in clear]
+def _folded(group: Sequence[Finding], shown: Sequence[Finding]) -> Iterator[str]:
+    """Yield the text of the findings to show, and then the number of other findings per verdict."""
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one not in shown)
     for verdict, number in rest.items():

@@ -99,7 +99,8 @@ ONE_EACH = frozenset(
         "query-identity-table-2",
     }
 )
-"""The published tables in which each figure comes from a single network."""
+"""Published tables of one network per figure whose assumed spread is between seeds. The spread of
+``ON_TEST_SETS`` is not."""
 SEEDS = (
     "according to published numbers that each come from a single network; no spread between seeds "
     "is printed, so that one is assumed"
@@ -132,7 +133,7 @@ class Finding:
     """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
     """True if the networks are too small for the claim."""
-    is_clear: bool = False
+    is_only_small: bool = False
     """True if the size of the networks is the only reason why the finding is undecided."""
     record: str
     """The page, table or test that has the figure."""

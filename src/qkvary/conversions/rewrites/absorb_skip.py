@@ -68,7 +68,8 @@ class SkipDecision:
     """The decision whether the skip around a ReLU network can be absorbed."""
 
     channels: Bool[Tensor, " d_ff"] | None
-    """The inner channels whose sign changes; ``None`` if the skip cannot be absorbed."""
+    """The inner channels whose sign changes; ``None`` if the skip cannot be absorbed,
+    or if this is not decided."""
     reason: str
     """The reason for the decision, as a clause of a sentence."""
 

@@ -35,8 +35,8 @@ SHORT = (
 LONG = (
     "The published averages are taken over 16 or 19 configurations, of which this study has only "
     "four. The others have lengths of 64 or widths of 256. With 64 digits at width 64, most runs "
-    "solve reverse and swap (synthetic-published-part), so the scores here are below the "
-    "published ones."
+    "solve reverse and swap (synthetic-published-part), so the scores of these two tasks are "
+    "below the published ones."
 )
 PROTOCOLS = {
     "as-published": STUDY,
