@@ -24,6 +24,7 @@ from qkvary.reports.study_charts import (
     AXIS_TITLES,
     difference_chart,
     frontier_chart,
+    panel_name,
 )
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import Table
@@ -86,7 +87,7 @@ def _picture(summary: Summary) -> Chart | None:
     level = numbers.percent(summary.method.confidence, 0)
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
-        caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
+        caption=f"{panel_name(chosen.table)}: quality against {AXIS_TITLES[chosen.axis]}",
         detail="The line joins the variants on the frontier: no other variant is better at the "
         "same or a lower cost. A hollow point is a variant that is dominated: another variant "
         f"costs no more and has been shown to be better. Bars show the {level} intervals of the "

@@ -27,6 +27,7 @@ from qkvary.text.names import clip, listed, short
 
 _ROW = 22.0
 _NAME_LENGTH = 12
+_PANEL_LENGTH = 34
 AXIS_TITLES: dict[CostAxis, str] = {
     "cache_bytes_per_token": "cache per token",
     "parameters": "parameters",
@@ -34,6 +35,12 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "training_seconds": "training seconds per run",
 }
 """Short titles of the cost axes, in the order of the charts. ``Frontier`` has the long titles."""
+
+
+def panel_name(table: str) -> str:
+    """Return the name of a result table for the head of a chart; a long average names no task."""
+    is_long = table.startswith("average of ") and len(table) > _PANEL_LENGTH
+    return f"average of {table.count(', ') + 1} tasks" if is_long else table
 
 
 def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
@@ -109,7 +116,7 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     parts = [
         svg.x_axis(across, bottom, numbers.tick, 4, top=24),
         svg.line((across(0), 18), (across(0), bottom), "zero"),
-        svg.text(8, 13, short(table.name, 34), "panel-title"),
+        svg.text(8, 13, short(panel_name(table.name), _PANEL_LENGTH), "panel-title"),
         *(
             part
             for index, row in enumerate(rows)
