@@ -43,7 +43,7 @@ _NEARLY_ORTHOGONAL = 1e-12
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:
-    """Return whether the residual stream must have the same basis in all layers."""
+    """Return whether the rewrite keeps one basis of the residual stream in all layers."""
     return config.shared_blocks or config.block.skips == "both"
 
 
@@ -124,7 +124,7 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
     if is_uniform(config) and config.num_layers > 1:
         raise UsageError(
             f"expected shared blocks or a missing skip to make the {role} of every layer the layer "
-            "input, got both skips, which need the same basis in all layers (Remark 2); "
+            "input, got both skips, with which the rewrite keeps one basis (Remark 2); "
             f"choices: one layer from 1 to {config.num_layers}"
         )
     layers = [

@@ -35,7 +35,7 @@ _SHIPPED_GROUPS = (
     "The released script for Q-GQA has 8 KV heads (75 % less cache); the paper's table says 4."
 )
 _STOPPED_EARLY = (
-    "The figures are those of step 7,500 of 8,477, after 8.85B positions; learning rate, warm-up "
+    "The figures are those of step 7,500, after 8.85B positions; learning rate, warm-up "
     "and batch differ from those of the 300M networks."
 )
 
